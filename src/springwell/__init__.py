@@ -1,0 +1,57 @@
+"""Springwell: train, sample and measure energy-based models by diffusion recovery likelihood.
+
+    import springwell as sw
+
+    result = sw.train(sw.preset("checkerboard"), "runs/checkerboard")
+    model = sw.load("runs/checkerboard")
+    x = model.sample(1000, seed=0)
+    log_p = model.log_density(x)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from springwell.config import Config
+    from springwell.data import open_data, toy_data
+    from springwell.errors import DivergenceError, UserError
+    from springwell.evaluation.toy import evaluate
+    from springwell.model import Model
+    from springwell.noise import Noise
+    from springwell.presets import PRESETS, preset
+    from springwell.schedule import NoiseSchedule
+    from springwell.training.run import load
+    from springwell.training.trainer import train
+
+_WHERE = {
+    "Config": "config",
+    "DivergenceError": "errors",
+    "Model": "model",
+    "Noise": "noise",
+    "NoiseSchedule": "schedule",
+    "PRESETS": "presets",
+    "UserError": "errors",
+    "evaluate": "evaluation.toy",
+    "load": "training.run",
+    "open_data": "data",
+    "preset": "presets",
+    "toy_data": "data",
+    "train": "training.trainer",
+}
+
+__all__ = [*_WHERE, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    # Names are imported when they are used, because torch alone takes seconds to load.
+    if name not in _WHERE:
+        raise AttributeError(f"module 'springwell' has no attribute '{name}'")
+    return getattr(import_module(f"springwell.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,253 @@
+"""The configuration of a run: plain, typed and free of heavy imports, so that the command line starts at once.
+
+A run is described by one :class:`Config`. It is saved as ``config.json`` with every run, and a run can only be resumed by
+the configuration that began it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from springwell.errors import UserError
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """Noise levels."""
+
+    schedule: Literal["t6", "linear", "log-snr", "sigmas", "marginal"] = "sigmas"
+    """t6: the authors' coarse ladder; linear: T1k and its like; log-snr: equal steps in log-SNR; sigmas: as listed in
+    --sigmas; marginal: one level, no spring."""
+    num_levels: int = 4
+    """Number of EBMs, T. Not used by sigmas and marginal."""
+    sigmas: tuple[float, ...] = (0.6, 0.7, 0.8, 0.95)
+    """Noise sigma_1 ... sigma_T of each hop, for --schedule sigmas."""
+    log_snr: tuple[float, float] = (5.0, -5.0)
+    """log(abar^2 / sigmabar^2) at the clean and the noisy end, for --schedule log-snr."""
+    initial_noise: float | None = None
+    """Noise sigma_0 added to the data before level 0. Default: what the schedule defines."""
+    top_spring: bool = True
+    """Whether the noisiest level has its spring. t6 and marginal never do."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The energy network f(y, t)."""
+
+    network: Literal["mlp"] = "mlp"
+    """mlp: Fourier features and a residual multilayer perceptron, for vectors of any dimension."""
+    width: int = 128
+    """Hidden units per layer."""
+    depth: int = 2
+    """Number of hidden layers."""
+    num_features: int = 64
+    """Number of random frequencies; each gives a sine and a cosine."""
+    bandwidths: tuple[float, ...] = (1.5, 5.0)
+    """Standard deviations of the random frequencies, in equal shares."""
+    base_precision: float = 1.0
+    """Precision of the Gaussian base term -precision |y|^2 / 2 added to f. It keeps f integrable."""
+    output_scale: Literal["step", "learned", "none"] = "learned"
+    """How the network's output becomes f. step: divided by the squared step size, as the authors do; learned: times a
+    learned factor per level that starts at 1 / sigmabar_t; none: as it is."""
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    """The chains, in training and in generation."""
+
+    kernel: Literal["langevin", "mala"] = "mala"
+    """langevin: without Metropolis test, as the authors do; mala: with it."""
+    num_steps: int = 5
+    """MCMC steps K per level in training. 0: one draw from the normal approximation of the conditional."""
+    sample_steps: int | None = 20
+    """MCMC steps per level in generation. Default: as in training."""
+    step_size: Literal["authors", "fraction"] = "fraction"
+    """First step size of each level. authors: b c_t sigma_{t+1} with b^2 = 2e-4; fraction: --step-fraction of sigma_{t+1}."""
+    step_fraction: float = 0.45
+    """For --step-size fraction."""
+    target_acceptance: float | None = 0.65
+    """Adapt the step size of each level to this acceptance while training (mala). None: keep it fixed."""
+    chain_start: Literal["noisy", "data"] = "data"
+    """Where training chains start. noisy: at x_{t+1}, as in the paper. data: at y_t; the truth is then a fixed point of the
+    updates for every K, and a chain that cannot move gives no gradient instead of a runaway."""
+    noise_scale: float = 1.0
+    """Factor on the noise of the Langevin chains in generation (the authors use 0.99)."""
+    denoise: bool = False
+    """Take the initial noise off generated samples by one step to the posterior mean."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Optimisation."""
+
+    iterations: int = 2500
+    """Optimiser steps."""
+    batch: int = 512
+    """Samples per step, over all processes together."""
+    lr: float = 1e-2
+    """Learning rate of Adam after warm-up."""
+    lr_decay: Literal["constant", "cosine"] = "cosine"
+    """Learning rate after warm-up: constant, or falling to 0 along a half cosine."""
+    beta1: float = 0.9
+    """Adam's beta_1."""
+    beta2: float = 0.99
+    """Adam's beta_2."""
+    warmup: int = 100
+    """Iterations over which the learning rate rises from 0."""
+    clip: float | None = 20.0
+    """Clip the gradient's norm at this value. None: do not clip."""
+    ema: float = 0.995
+    """Decay of the exponential moving average of the weights, which is the model that is sampled and measured."""
+    seed: int = 0
+    """Everything random follows from it."""
+    log_every: int = 50
+    """Iterations between lines of metrics.jsonl."""
+    checkpoint_every: int = 500
+    """Iterations between checkpoints."""
+    preview_every: int = 1000
+    """Iterations between preview pictures. 0: none."""
+    keep: int = 2
+    """Number of checkpoints kept."""
+    tensorboard: bool = False
+    """Also write TensorBoard events (needs the tensorboard extra)."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that defines a run."""
+
+    data: str = "checkerboard"
+    """A toy data set by name, or npy:PATH for an array [N, D] of one's own."""
+    objective: Literal["recovery", "dsm", "marginal"] = "recovery"
+    """recovery: the paper's; dsm: denoising score matching of the explicit energy; marginal: one EBM without spring."""
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def validate(self) -> None:
+        """Raises UserError for the first value that cannot work."""
+        schedule, sampler, training, network = self.schedule, self.sampler, self.training, self.network
+        _check("num_levels", schedule.num_levels, 1 <= schedule.num_levels <= 100_000, "1 ... 100000")
+        for sigma in schedule.sigmas:
+            _check("sigmas", sigma, 0 < sigma <= 1, "values in (0, 1]")
+        if schedule.schedule == "sigmas" and not schedule.sigmas:
+            raise UserError("--sigmas: empty; give the noise of each hop, for instance 0.6 0.7 0.8 0.95")
+        if schedule.initial_noise is not None:
+            _check("initial_noise", schedule.initial_noise, 0 <= schedule.initial_noise < 1, "a value in [0, 1)")
+        _check("num_steps", sampler.num_steps, 0 <= sampler.num_steps <= 100_000, "0 ... 100000")
+        if sampler.sample_steps is not None:
+            _check("sample_steps", sampler.sample_steps, 0 <= sampler.sample_steps <= 100_000, "0 ... 100000")
+        _check("step_fraction", sampler.step_fraction, 0 < sampler.step_fraction < 10, "a value in (0, 10)")
+        _check("noise_scale", sampler.noise_scale, 0 <= sampler.noise_scale <= 1, "a value in [0, 1]")
+        if sampler.target_acceptance is not None:
+            _check("target_acceptance", sampler.target_acceptance, 0 < sampler.target_acceptance < 1, "a value in (0, 1), or None")
+        if sampler.kernel == "mala" and sampler.noise_scale != 1:
+            raise UserError(f"--noise-scale {sampler.noise_scale}: a Metropolis test needs 1; use --kernel langevin")
+        for name in ("iterations", "batch", "log_every", "checkpoint_every", "keep"):
+            _check(name, getattr(training, name), getattr(training, name) >= 1, "at least 1")
+        for name in ("warmup", "preview_every"):
+            _check(name, getattr(training, name), getattr(training, name) >= 0, "at least 0")
+        _check("lr", training.lr, 0 < training.lr <= 1, "a value in (0, 1], for instance 1e-3")
+        for name in ("beta1", "beta2", "ema"):
+            _check(name, getattr(training, name), 0 <= getattr(training, name) < 1, "a value in [0, 1)")
+        if training.clip is not None:
+            _check("clip", training.clip, training.clip > 0, "a positive value, or None")
+        _check("seed", training.seed, 0 <= training.seed < 2**63, "an integer in [0, 2^63)")
+        for name in ("width", "depth"):
+            _check(name, getattr(network, name), getattr(network, name) >= 1, "at least 1")
+        _check("num_features", network.num_features, network.num_features >= 0, "at least 0")
+        _check("base_precision", network.base_precision, network.base_precision >= 0, "at least 0")
+        for bandwidth in network.bandwidths:
+            _check("bandwidths", bandwidth, bandwidth > 0, "positive values")
+        if network.num_features and not network.bandwidths:
+            raise UserError("--bandwidths: empty; give the scales of the random frequencies, for instance 1.5 5")
+        if self.objective == "marginal" and schedule.schedule != "marginal":
+            raise UserError(f"--objective marginal: has no spring, but --schedule is {schedule.schedule}; use --schedule marginal")
+        if self.objective == "dsm" or (self.objective == "recovery" and sampler.num_steps == 0):
+            what = "dsm" if self.objective == "dsm" else "recovery with --num-steps 0"
+            if schedule.schedule in ("t6", "marginal") or not schedule.top_spring:
+                raise UserError(
+                    f"--objective {what}: needs the spring of every level, which --schedule {schedule.schedule} has not; use linear or log-snr"
+                )
+        if self.objective == "marginal" and sampler.num_steps == 0:
+            raise UserError("--num-steps 0: the marginal objective has no normal approximation; use at least 1")
+
+    @property
+    def effective_sample_steps(self) -> int:
+        steps = self.sampler.sample_steps
+        return self.sampler.num_steps if steps is None else steps
+
+    def gradient_evaluations(self) -> int:
+        """Network gradient evaluations of one training iteration, per sample: the chain's, then the loss's."""
+        if self.objective == "dsm":
+            return 2
+        if self.sampler.num_steps == 0:
+            return 2
+        return self.sampler.num_steps + (2 if self.sampler.kernel == "mala" else 1)
+
+
+def _check(name: str, value: float, ok: bool, wanted: str) -> None:
+    if not ok or not math.isfinite(value):
+        raise UserError(f"--{name.replace('_', '-')} {value}: out of range; use {wanted}")
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """The config as {field name: value}, sections dissolved as on the command line."""
+    out: dict[str, Any] = {}
+    for name, value in to_dict(config).items():
+        out.update(value if isinstance(value, dict) else {name: value})
+    return out
+
+
+def from_dict(values: Any, where: str = "config") -> Config:
+    """The config saved as ``values``; unknown names and wrong types are errors that name ``where``."""
+    config = _build(Config, values, where)
+    config.validate()
+    return config
+
+
+def _build(cls: type, values: Any, where: str) -> Any:
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: expected an object, found {type(values).__name__}")
+    hints = typing.get_type_hints(cls)
+    if unknown := sorted(set(values) - set(hints)):
+        raise UserError(f"{where}: unknown field '{unknown[0]}'; known: {', '.join(hints)}")
+    return cls(**{name: _convert(hints[name], value, f"{where}.{name}") for name, value in values.items()})
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type, hint), value, where)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _convert(next(a for a in args if a is not type(None)), value, where)
+    if origin is Literal:
+        if value in args:
+            return value
+    elif origin is tuple:
+        fixed = () if args[-1] is Ellipsis else args
+        if isinstance(value, (list, tuple)) and (not fixed or len(fixed) == len(value)):
+            return tuple(_convert(args[0], v, where) for v in value)
+    elif hint is float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+    elif type(value) is hint:
+        return value
+    raise UserError(f"{where}: {value!r} is not a {getattr(hint, '__name__', hint)}")
+
+
+def difference(config: Config, other: Config) -> list[tuple[str, Any, Any]]:
+    """Fields in which two configs differ: (name, value, other value)."""
+    mine, theirs = flat(config), flat(other)
+    return [(name, mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]]

@@ -1,0 +1,86 @@
+"""One way to draw training batches, whatever the data: every sample follows from its noise alone.
+
+Models are trained in standardised coordinates u = (x - shift) / scale. Toy data are standardised already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from springwell.data.toy import TOY_DATA, ToyData, toy_data
+from springwell.errors import UserError
+from springwell.noise import Noise
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Data in standardised coordinates.
+
+    Attributes:
+        event_shape: Shape of one sample.
+        sample: noise -> ``[N, *event_shape]``, the training data.
+        held_out: noise -> ``[N, *event_shape]``, data that training never sees.
+        shift: ``[*event_shape]``; x = shift + scale * u.
+        scale: ``[*event_shape]``.
+        toy: The exact density, where there is one.
+    """
+
+    event_shape: tuple[int, ...]
+    sample: Callable[[Noise], Tensor]
+    held_out: Callable[[Noise], Tensor]
+    shift: Tensor
+    scale: Tensor
+    toy: ToyData | None = None
+
+
+def open_data(spec: str) -> DataSource:
+    """The data set that ``--data spec`` names."""
+    if spec in TOY_DATA:
+        toy = toy_data(spec)
+        return DataSource((2,), toy.sample, toy.sample, torch.zeros(2), torch.ones(2), toy)
+    if spec.startswith("npy:"):
+        return _vectors(Path(spec.removeprefix("npy:")))
+    raise UserError(f"--data '{spec}': unknown; choose {', '.join(TOY_DATA)}, or npy:PATH for an array [N, D]")
+
+
+def _vectors(path: Path) -> DataSource:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise UserError(f"--data npy:{path}: no such file") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"--data npy:{path}: not a readable .npy file ({_first_line(error)})") from None
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.shape[0] < 20 or array.shape[1] < 1 or array.dtype.kind not in "fiu":
+        found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise UserError(f"--data npy:{path}: found {found}; needs numbers of shape [N, D], N >= 20, D >= 1")
+    if bad := int((~np.isfinite(array)).any(1).sum()):
+        first = int(np.flatnonzero((~np.isfinite(array)).any(1))[0])
+        raise UserError(f"--data npy:{path}: {bad} of {len(array)} rows are not finite (first: row {first}); remove them")
+    rows = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+    shift, scale = rows.mean(0), rows.std(0)
+    if not bool((scale > 0).all()):
+        raise UserError(f"--data npy:{path}: column {int((scale == 0).nonzero()[0])} is constant; drop it")
+    rows = ((rows - shift) / scale).float()
+    held_out = torch.arange(len(rows)) % 10 == 9
+    return DataSource((rows.shape[1],), _Rows(rows[~held_out]), _Rows(rows[held_out]), shift.float(), scale.float())
+
+
+class _Rows:
+    """Draws rows uniformly, with replacement."""
+
+    def __init__(self, rows: Tensor):
+        self.rows = rows
+
+    def __call__(self, noise: Noise) -> Tensor:
+        self.rows = self.rows.to(noise.device)
+        return self.rows[(noise.uniform().double() * len(self.rows)).long()]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n")[0]

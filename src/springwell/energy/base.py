@@ -1,0 +1,86 @@
+r"""What every energy shares: the sign, the output scale and the base term.
+
+    f(y, t) = scale_t net(y, t) - precision |y|^2 / 2
+
+is **+log density up to a constant**. Three rules for the scale, each with the weight that its loss needs:
+
+    step      scale_t = 1 / s_t^2,    weight_t = s_t^2 sigma_1 / sigma_{t+1}      (the authors': the network's part of the
+                                                                                   Langevin drift is then 0.5 grad net)
+    learned   scale_t = exp(g_t),     weight_t = sigmabar_t                       (g_t starts at -log sigmabar_t)
+    none      scale_t = 1,            weight_t = 1
+
+Any callable of (y, t) serves as an energy wherever the library takes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from springwell.schedule import NoiseSchedule
+
+EnergyFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+def at_level(energy: EnergyFunction, t: Tensor) -> Callable[[Tensor], Tensor]:
+    """y -> f(y, t) for chains at fixed t ``[N]``; whatever depends on t and the weights alone is computed here, once.
+
+    An energy that has a method ``at(t)`` provides this itself; any other callable is used as it is.
+    """
+    at = getattr(energy, "at", None)
+    return at(t) if at is not None else lambda y: energy(y, t)
+
+
+class ScaledEnergy(nn.Module):
+    """A network with its output scale and Gaussian base term.
+
+    Args:
+        network: Maps (y, t) to ``[N]``; may offer ``at(t)``.
+        schedule: Provides the scales.
+        rule: ``step``, ``learned`` or ``none``.
+        base_precision: Precision of the base term.
+    """
+
+    scale: Tensor
+    loss_weight: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        schedule: NoiseSchedule,
+        rule: Literal["step", "learned", "none"] = "learned",
+        base_precision: float = 0.0,
+    ):
+        super().__init__()
+        self.network, self.rule, self.base_precision = network, rule, base_precision
+        if rule == "step":
+            s_square = schedule.langevin_step**2
+            scale, weight = 1 / s_square, s_square * schedule.loss_weight
+        elif rule == "learned":
+            # Without initial noise sigmabar_0 is 0; level 0 then takes the scale of the next.
+            weight = torch.where(schedule.sigma_cum > 0, schedule.sigma_cum, schedule.sigma[1])[:-1]
+            scale = 1 / weight
+            self.log_scale = nn.Parameter(scale.log().float())
+        else:
+            scale = weight = torch.ones(schedule.num_levels)
+        self.register_buffer("scale", scale.float(), persistent=False)
+        self.register_buffer("loss_weight", weight.float(), persistent=False)
+
+    def _level_scale(self, t: Tensor) -> Tensor:
+        return (self.log_scale.exp() if self.rule == "learned" else self.scale)[t]
+
+    def _combine(self, output: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        f = scale * output.float()
+        if self.base_precision:
+            f = f - 0.5 * self.base_precision * y.flatten(1).square().sum(-1)
+        return f
+
+    def forward(self, y: Tensor, t: Tensor) -> Tensor:
+        return self._combine(self.network(y, t), y, self._level_scale(t))
+
+    def at(self, t: Tensor) -> Callable[[Tensor], Tensor]:
+        network, scale = at_level(self.network, t), self._level_scale(t).detach()
+        return lambda y: self._combine(network(y), y, scale)

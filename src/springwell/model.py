@@ -1,0 +1,188 @@
+"""A trained model: an energy with its noise schedule and its step sizes.
+
+    model = springwell.load("runs/checkerboard")
+    x = model.sample(1000, seed=0)
+    log_p = model.log_density(x)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from springwell.config import Config
+from springwell.energy import FourierMLP, ScaledEnergy
+from springwell.errors import DivergenceError, UserError
+from springwell.evaluation.quadrature import Normaliser, normaliser
+from springwell.generate import denoise, progressive
+from springwell.noise import Noise
+from springwell.samplers import KERNELS
+from springwell.schedule import NoiseSchedule
+
+SAMPLING_STREAM = 2**40
+DEFAULT_BATCH = 1024
+
+
+def build_schedule(config: Config) -> NoiseSchedule:
+    c = config.schedule
+    extra = {} if c.initial_noise is None else {"initial_noise": c.initial_noise}
+    if c.schedule == "t6":
+        return NoiseSchedule.t6(c.num_levels, **extra)
+    if c.schedule == "linear":
+        return NoiseSchedule.linear(c.num_levels, top_spring=c.top_spring, **extra)
+    if c.schedule == "log-snr":
+        return NoiseSchedule.log_snr(c.num_levels, *c.log_snr, top_spring=c.top_spring, **extra)
+    if c.schedule == "marginal":
+        return NoiseSchedule.marginal(**extra)
+    return NoiseSchedule.from_sigmas(c.sigmas, top_spring=c.top_spring, **extra)
+
+
+def build_energy(config: Config, schedule: NoiseSchedule, event_shape: tuple[int, ...]) -> ScaledEnergy:
+    """The untrained energy; its weights follow from the seed and the caller's generator is left alone."""
+    c = config.network
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.training.seed)
+        (dim,) = event_shape
+        network = FourierMLP(dim, schedule.num_levels, c.width, c.depth, c.num_features, c.bandwidths)
+    return ScaledEnergy(network, schedule, c.output_scale, c.base_precision)
+
+
+def initial_step_size(config: Config, schedule: NoiseSchedule) -> Tensor:
+    """``[T]``, float32."""
+    if config.sampler.step_size == "authors":
+        return schedule.langevin_step.float()
+    return (config.sampler.step_fraction * schedule.sigma[1:]).float()
+
+
+class Model:
+    """A trained model, ready to be sampled and measured.
+
+    Args:
+        config: What it was trained with.
+        schedule: The noise levels.
+        energy: f(y, t), in standardised coordinates.
+        step_size: ``[T]``: step sizes of the chains.
+        shift: Data are x = shift + scale * u, u standardised.
+        scale: See ``shift``.
+        iteration: How long it was trained.
+        source: Where it was loaded from.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        schedule: NoiseSchedule,
+        energy: ScaledEnergy,
+        step_size: Tensor,
+        shift: Tensor,
+        scale: Tensor,
+        iteration: int = 0,
+        source: Path | None = None,
+    ):
+        self.config, self.schedule, self.energy, self.step_size = config, schedule, energy.eval(), step_size
+        self.shift, self.scale, self.iteration, self.source = shift, scale, iteration, source
+        self._normaliser: Normaliser | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return self.step_size.device
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return tuple(self.shift.shape)
+
+    def to(self, device: torch.device | str) -> Model:
+        """Moves the model in place."""
+        self.schedule, self.energy = self.schedule.to(device), self.energy.to(device)
+        self.step_size, self.shift, self.scale = self.step_size.to(device), self.shift.to(device), self.scale.to(device)
+        return self
+
+    def f(self, y: Tensor, t: Tensor | int = 0) -> Tensor:
+        """The network's f(y, t): +log density of y_t up to a constant, in standardised coordinates."""
+        if isinstance(t, int):
+            t = torch.full((len(y),), t, device=y.device)
+        return self.energy(y, t)
+
+    def trajectory(
+        self, index: Tensor, seed: int = 0, num_steps: int | None = None, noise_scale: float | None = None
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yields (t, x_t, acceptance) from x_T down to x_0 for the samples ``index``, in standardised coordinates."""
+        sampler = self.config.sampler
+        num_steps = self.config.effective_sample_steps if num_steps is None else num_steps
+        if num_steps < 0 or (num_steps == 0 and not bool(self.schedule.spring.all())):
+            raise UserError(f"steps {num_steps}: needs at least 1; only models with every spring can be sampled with 0")
+        noise_scale = sampler.noise_scale if noise_scale is None else noise_scale
+        if noise_scale != 1 and sampler.kernel != "langevin":
+            raise UserError(f"noise scale {noise_scale}: a Metropolis test needs 1; this model is sampled by {sampler.kernel}")
+        noise = Noise(seed, index.to(self.device), SAMPLING_STREAM, ahead=num_steps)
+        kernel = KERNELS[sampler.kernel]
+        return progressive(
+            self.energy, self.schedule, kernel, self.step_size, num_steps, self.event_shape, noise, noise_scale
+        )
+
+    def sample_batches(
+        self,
+        num: int,
+        seed: int = 0,
+        batch: int = DEFAULT_BATCH,
+        num_steps: int | None = None,
+        noise_scale: float | None = None,
+    ) -> Iterator[Tensor]:
+        """Samples in batches; the last is computed in full and cut, so that a sample's value never depends on ``num``."""
+        if num < 1 or batch < 1:
+            raise UserError(f"num {num}, batch {batch}: must both be at least 1")
+        for start in range(0, num, batch):
+            u, worst = None, torch.zeros((), dtype=torch.long, device=self.device)
+            for t, u, _ in self.trajectory(torch.arange(start, start + batch), seed, num_steps, noise_scale):
+                worst = torch.maximum(worst, (~torch.isfinite(u)).any() * (t + 1))
+            assert u is not None
+            if int(worst):
+                raise DivergenceError(
+                    f"sampling diverged at level {int(worst) - 1} (values are not finite); train longer, or sample with fewer or smaller steps"
+                )
+            if self.config.sampler.denoise:
+                u = denoise(self.energy, self.schedule, u)
+            yield (self.shift + self.scale * u)[: num - start]
+
+    def sample(
+        self,
+        num: int,
+        seed: int = 0,
+        batch: int = DEFAULT_BATCH,
+        num_steps: int | None = None,
+        noise_scale: float | None = None,
+    ) -> Tensor:
+        """Samples ``[num, *event_shape]`` by progressive sampling (Alg. 2). Sample i depends on (seed, i) alone.
+
+        Args:
+            num: How many.
+            seed: The seed.
+            batch: How many chains run side by side.
+            num_steps: MCMC steps per level, if not the run's own.
+            noise_scale: Factor on the Langevin noise, if not the run's own.
+        """
+        return torch.cat(list(self.sample_batches(num, seed, batch, num_steps, noise_scale)))
+
+    def normaliser(self) -> Normaliser:
+        """log Z_0 of the density of x_0 in standardised coordinates, by quadrature; in two dimensions only."""
+        if self.event_shape != (2,):
+            raise UserError(f"log-density of shape {list(self.event_shape)}: the normaliser is known in 2 dimensions only; use model.f")
+        if self._normaliser is None:
+            self._normaliser = normaliser(self._unnormalised, self.device)
+        return self._normaliser
+
+    def _unnormalised(self, u: Tensor) -> Tensor:
+        """f(scale_0 u, 0), float64."""
+        with torch.no_grad():
+            return self.f(self.schedule.scale[0].to(u.dtype) * u).double()
+
+    def log_density(self, x: Tensor) -> Tensor:
+        r"""Log-density ``[N]`` (nats, float64) of the data after the schedule's initial noise, at ``x`` ``[N, 2]``."""
+        if x.ndim != 2 or tuple(x.shape[1:]) != self.event_shape:
+            raise UserError(f"log_density: x has shape {list(x.shape)}; needs [N, {', '.join(map(str, self.event_shape))}]")
+        log_z = self.normaliser().log_z
+        u = (x.to(self.shift) - self.shift) / self.scale
+        return self._unnormalised(u) - log_z - self.scale.double().log().sum()

@@ -1,0 +1,101 @@
+r"""Randomness that depends on (seed, stream, sample index, position) and on nothing else.
+
+Every sample has a SplitMix64 generator of its own: the n-th 64-bit word of sample i is
+
+    mix(key_i + n gamma_i),      (key_i, gamma_i) = hashes of (seed, stream, i), gamma_i odd.
+
+Nothing is stored between draws but the position n, so the noise of one chain is the same whatever batch it is computed in,
+on however many processes, and after an interruption: there is no generator state to save. Normals follow from the words by
+Box and Muller's transform. All of it is integer arithmetic on the tensor's device.
+
+References:
+    Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_UNIFORM, _NORMAL = 0, 1
+_MAX_AHEAD = 1 << 16
+
+
+def _signed(word: int) -> int:
+    """A 64-bit word as the int64 with the same bits."""
+    word &= (1 << 64) - 1
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical shift to the right (torch's is arithmetic)."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix(z: Tensor) -> Tensor:
+    """SplitMix64's output function, a bijection of 64-bit words (int64, wrapping)."""
+    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
+    return z ^ _shift(z, 31)
+
+
+class Noise:
+    """Normals and uniforms for a batch of samples, each with random numbers of its own.
+
+    Args:
+        seed: The seed, any integer of 64 bits.
+        index: int64 ``[N]``: the global index of every sample of the batch.
+        stream: Which of the independent streams of every sample (the trainer passes the iteration).
+        ahead: How many draws to compute at once. It changes speed, never values.
+        dtype: Of the numbers returned.
+    """
+
+    def __init__(self, seed: int, index: Tensor, stream: int = 0, ahead: int = 1, dtype: torch.dtype = torch.float32):
+        self.ahead, self.dtype = ahead, dtype
+        root = torch.tensor([_signed(seed)], device=index.device)
+        golden = _signed(_GOLDEN)
+        self._key = mix(mix(mix(root + golden) + _signed(_GOLDEN * (stream + 1))) + golden * (index + 1))
+        self._gamma = mix(self._key ^ _signed(0xD1B54A32D192ED03)) | 1
+        self._position = {_UNIFORM: 0, _NORMAL: 0}
+        self._ready: dict[int, tuple[int, list[Tensor]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._key)
+
+    @property
+    def device(self) -> torch.device:
+        return self._key.device
+
+    def normal(self, *event_shape: int) -> Tensor:
+        """Standard normals ``[N, *event_shape]``."""
+        return self._draw(_NORMAL, math.prod(event_shape)).view(-1, *event_shape)
+
+    def uniform(self, *event_shape: int) -> Tensor:
+        """Uniforms in (0, 1), ``[N, *event_shape]``."""
+        return self._draw(_UNIFORM, math.prod(event_shape)).view(-1, *event_shape)
+
+    def _draw(self, kind: int, size: int) -> Tensor:
+        """``[N, size]`` numbers, which take the next ceil(size / 2) words of their kind."""
+        words = -(-size // 2)
+        ready_size, ready = self._ready.get(kind, (size, []))
+        if not ready or ready_size != size:
+            ahead = max(1, min(self.ahead, _MAX_AHEAD // max(1, words * len(self))))
+            ready = list(self._numbers(kind, words, ahead)[..., :size].flip(0))
+            self._ready[kind] = size, ready
+        self._position[kind] += words
+        return ready.pop()
+
+    def _numbers(self, kind: int, words: int, draws: int) -> Tensor:
+        start = self._position[kind]
+        position = torch.arange(start, start + draws * words, device=self.device).view(draws, 1, words)
+        word = mix(self._key[:, None] + self._gamma[:, None] * (2 * position + kind + 1))
+        u, v = [(half.to(self.dtype) + 0.5) * 2.0**-32 for half in (_shift(word, 32), word & 0xFFFFFFFF)]
+        if kind == _UNIFORM:
+            # In float32 the largest words round to 1; a uniform of exactly 1 would be outside the open interval.
+            largest = 1 - torch.finfo(self.dtype).eps / 2
+            return torch.stack([u, v], -1).clamp(max=largest).flatten(2)
+        radius, angle = torch.sqrt(-2 * torch.log(u)), 2 * math.pi * v
+        return torch.stack([radius * torch.cos(angle), radius * torch.sin(angle)], -1).flatten(2)

@@ -1,0 +1,121 @@
+"""Telling a person how far it is: a progress bar with an ETA on a terminal, a line now and then elsewhere; always on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+
+class Bar(Protocol):
+    def advance(self, steps: int = 1) -> None: ...
+
+    def note(self, means: dict[str, list[float | None]]) -> None: ...
+
+
+class Reporter(Protocol):
+    """What long work talks to."""
+
+    def say(self, line: str) -> None: ...
+
+    def warn(self, line: str) -> None: ...
+
+    def bar(self, what: str, total: int, start: int = 0) -> Any:
+        """A context manager that gives a :class:`Bar`."""
+        ...
+
+
+class _NoBar:
+    def advance(self, steps: int = 1) -> None:
+        pass
+
+    def note(self, means: dict[str, list[float | None]]) -> None:
+        pass
+
+
+class Silent:
+    """Tells nobody."""
+
+    def say(self, line: str) -> None:
+        pass
+
+    def warn(self, line: str) -> None:
+        pass
+
+    @contextmanager
+    def bar(self, what: str, total: int, start: int = 0) -> Iterator[Bar]:
+        yield _NoBar()
+
+
+class Terminal:
+    """Tells a person, on stderr."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False)
+
+    def warn(self, line: str) -> None:
+        self.console.print(f"warning: {line}", style="yellow", markup=False)
+
+    @contextmanager
+    def bar(self, what: str, total: int, start: int = 0) -> Iterator[Bar]:
+        if not self.console.is_terminal:
+            yield _Lines(self, what, total, start)
+            return
+        from rich.markup import escape
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        with Progress(*columns, console=self.console) as progress:
+            task = progress.add_task(escape(what), total=total, completed=start, note="")
+            yield _RichBar(progress, task)
+
+
+def _summary(means: dict[str, list[float | None]]) -> str:
+    """Mean loss and the range of acceptance over the levels."""
+    loss = [v for v in means["loss"] if v is not None]
+    acceptance = [v for v in means["acceptance"] if v is not None]
+    return f"loss {sum(loss) / len(loss):+.4f}  acceptance {min(acceptance):.2f}-{max(acceptance):.2f}" if loss and acceptance else ""
+
+
+class _RichBar:
+    def __init__(self, progress: Any, task: Any):
+        self.progress, self.task = progress, task
+
+    def advance(self, steps: int = 1) -> None:
+        self.progress.advance(self.task, steps)
+
+    def note(self, means: dict[str, list[float | None]]) -> None:
+        self.progress.update(self.task, note=_summary(means))
+
+
+class _Lines:
+    """About ten lines over the whole work, for logs."""
+
+    def __init__(self, terminal: Terminal, what: str, total: int, start: int):
+        self.terminal, self.what, self.total = terminal, what, total
+        self.done = self.start = start
+        self.summary, self.began = "", time.monotonic()
+
+    def advance(self, steps: int = 1) -> None:
+        before, self.done = self.done, self.done + steps
+        if before * 10 // self.total != self.done * 10 // self.total:
+            elapsed = time.monotonic() - self.began
+            left = elapsed / (self.done - self.start) * (self.total - self.done)
+            self.terminal.say(f"{self.what}: {self.done}/{self.total}  {elapsed:.0f} s, {left:.0f} s to go  {self.summary}".rstrip())
+
+    def note(self, means: dict[str, list[float | None]]) -> None:
+        self.summary = _summary(means)

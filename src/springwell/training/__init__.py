@@ -1,0 +1,1 @@
+"""Training (Alg. 1): the loop, the moving average and the checkpoints."""

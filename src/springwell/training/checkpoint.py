@@ -1,0 +1,135 @@
+"""Checkpoints that survive crashes: tensors as safetensors, everything else as JSON, nothing ever unpickled.
+
+``checkpoint-00001000.safetensors`` holds the tensors. ``checkpoint-00001000.json`` holds the position, the shapes and the
+SHA-256 of the tensor file; it is written last, so a checkpoint exists exactly when its JSON does. Both appear by an atomic
+rename of a synced temporary file. Reading goes from the newest to the oldest and takes the first that is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from springwell.errors import UserError
+
+FORMAT = 1
+_NAME = re.compile(r"checkpoint-(\d{8})\.json")
+
+
+class Checkpoint(NamedTuple):
+    """The tensors of a training state, by name, and the iteration it was saved at."""
+
+    tensors: dict[str, Tensor]
+    iteration: int
+    path: Path
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Replaces ``path`` by a file that is complete on disk, or leaves it as it was."""
+    data = content.encode() if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes private files; give this one the permissions that an ordinary new file would have.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
+    """Writes a safetensors file atomically and returns its SHA-256."""
+    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    write_atomically(path, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def save_checkpoint(folder: Path, tensors: dict[str, Tensor], iteration: int, keep: int) -> Path:
+    """Saves a checkpoint, then removes all but the newest ``keep``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"checkpoint-{iteration:08d}.safetensors"
+    digest = save_tensors(path, tensors)
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    record = {"format": FORMAT, "iteration": iteration, "sha256": digest, "shapes": shapes}
+    write_atomically(path.with_suffix(".json"), json.dumps(record, indent=1))
+    kept = {p.stem for p in _records(folder)[:keep]}
+    for old in folder.glob("*checkpoint-*"):
+        if old.name.startswith(".") or old.stem not in kept:
+            old.unlink(missing_ok=True)
+    return path
+
+
+def _records(folder: Path) -> list[Path]:
+    """JSON files of the checkpoints, newest first."""
+    return sorted((p for p in folder.glob("checkpoint-*.json") if _NAME.fullmatch(p.name)), reverse=True)
+
+
+def newest_record(folder: Path) -> Path | None:
+    return next(iter(_records(folder)), None)
+
+
+def read_checkpoint(record_path: Path) -> Checkpoint:
+    """One checkpoint, verified. Raises UserError with the reason if it is not whole."""
+    path = record_path.with_suffix(".safetensors")
+    try:
+        record: Any = json.loads(record_path.read_text())
+        if record["format"] != FORMAT:
+            raise UserError(f"{record_path.name}: format {record['format']}; this version reads format {FORMAT}")
+        iteration, digest, shapes = int(record["iteration"]), record["sha256"], record["shapes"]
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file.read())
+        if found != digest:
+            raise UserError(f"{path.name}: truncated or altered (its SHA-256 is not the recorded one)")
+        tensors = load_file(path)
+        if {name: list(tensor.shape) for name, tensor in tensors.items()} != shapes:
+            raise UserError(f"{path.name}: its tensors are not the recorded ones")
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path.name}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise UserError(f"{record_path.name}: not a checkpoint of springwell ({type(error).__name__})") from None
+    return Checkpoint(tensors, iteration, path)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def good_checkpoints(folder: Path, warn: Callable[[str], None]) -> Iterator[Checkpoint]:
+    """Checkpoints that are whole, newest first; says which ones it passes over and why."""
+    for record in _records(folder):
+        try:
+            yield read_checkpoint(record)
+        except UserError as error:
+            warn(f"passing over a bad checkpoint: {error}")
+
+
+def match(tensors: dict[str, Tensor], expected: dict[str, Tensor], where: str) -> None:
+    """Raises UserError unless ``tensors`` has exactly the expected names, shapes and dtypes, and finite values."""
+    for name, tensor in expected.items():
+        if name not in tensors:
+            raise UserError(f"{where}: has no tensor '{name}'; it belongs to another model")
+        if tensors[name].shape != tensor.shape or tensors[name].dtype != tensor.dtype:
+            raise UserError(f"{where}: '{name}' is {list(tensors[name].shape)}, expected {list(tensor.shape)}; it belongs to another model")
+        if not bool(torch.isfinite(tensors[name]).all()):
+            raise UserError(f"{where}: '{name}' has values that are not finite")
+    if extra := sorted(set(tensors) - set(expected)):
+        raise UserError(f"{where}: unknown tensor '{extra[0]}'; it belongs to another model")

@@ -1,0 +1,141 @@
+"""A run directory: what is where, and how a model is read back from it.
+
+    config.json           the configuration, resolved
+    metrics.jsonl         one line per --log-every iterations
+    checkpoints/          the newest training states
+    previews/             pictures made while training
+    model.safetensors     the finished model (the moving average), with its step sizes
+    evaluation.json       what ``springwell evaluate`` measured, and its pictures beside it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from springwell.config import Config, difference, from_dict, to_dict
+from springwell.errors import UserError
+from springwell.model import Model, build_energy, build_schedule
+from springwell.training.checkpoint import good_checkpoints, match, save_tensors, write_atomically
+
+# Changing these does not change the model that comes out, so a run may be resumed with other values.
+FREE_FIELDS = {"log_every", "checkpoint_every", "preview_every", "keep", "tensorboard", "sample_steps", "noise_scale", "denoise"}
+
+
+class Run:
+    """The files of one run."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        self.config_path = self.path / "config.json"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.previews = self.path / "previews"
+        self.model_path = self.path / "model.safetensors"
+        self.evaluation_path = self.path / "evaluation.json"
+
+    @property
+    def finished(self) -> bool:
+        return self.model_path.exists()
+
+    def read_config(self) -> Config:
+        return from_dict(read_json(self.config_path), str(self.config_path))
+
+    def begin(self, config: Config) -> None:
+        """Makes the directory, or checks that the run in it is of the same config. Changes nothing else."""
+        try:
+            if self.config_path.exists():
+                self._check_same(config)
+            elif self.path.exists() and any(self.path.iterdir()):
+                raise UserError(f"--out {self.path}: exists and is not a run (it has no config.json); choose another --out")
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not os.access(self.path, os.W_OK):
+                raise PermissionError(13, "Permission denied")
+            write_atomically(self.config_path, json.dumps(to_dict(config), indent=1) + "\n")
+        except OSError as error:
+            raise UserError(f"--out {self.path}: cannot be written ({error.strerror}); choose another --out") from None
+
+    def _check_same(self, config: Config) -> None:
+        for name, mine, theirs in difference(config, self.read_config()):
+            if name not in FREE_FIELDS:
+                option = f"--{name.replace('_', '-')}"
+                raise UserError(
+                    f"--out {self.path}: holds a run with {option} {theirs}, not {mine}; choose another --out or the same value"
+                )
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        lines = self.metrics_path.read_text().splitlines() if self.metrics_path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def truncate_metrics(self, iteration: int) -> None:
+        """Drops the lines after ``iteration``: the resumed run writes them again, and exactly the same."""
+        if self.metrics_path.exists():
+            kept = [line for line in self.read_metrics() if line["iteration"] <= iteration]
+            write_atomically(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def save_model(self, energy: torch.nn.Module, step_size: Tensor, shift: Tensor, scale: Tensor) -> None:
+        save_tensors(self.model_path, model_tensors(energy, step_size, shift, scale))
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise UserError(f"{path}: not valid JSON") from None
+
+
+def model_tensors(energy: torch.nn.Module, step_size: Tensor, shift: Tensor, scale: Tensor) -> dict[str, Tensor]:
+    """What a model is, by name: its weights, step sizes and standardisation."""
+    weights = {f"energy.{name}": tensor for name, tensor in energy.state_dict().items()}
+    return {**weights, "step_size": step_size, "shift": shift, "scale": scale}
+
+
+def load(source: Path | str, device: torch.device | str = "cpu", warn: Callable[[str], None] = lambda line: None) -> Model:
+    """Loads the model of a run: the finished one, or the moving average of its newest good checkpoint.
+
+    Args:
+        source: The run directory.
+        device: Where to put it.
+        warn: Is told of checkpoints that had to be passed over.
+    """
+    run = Run(source)
+    if not run.config_path.exists():
+        raise UserError(f"{source}: not a run (it has no config.json); give a directory that `springwell train` wrote")
+    config = run.read_config()
+    if run.finished:
+        try:
+            model = _assemble(config, load_file(run.model_path), run.model_path)
+            return model.to(device)
+        except (SafetensorError, OSError) as error:
+            warn(f"{run.model_path}: cannot be read ({str(error).splitlines()[0]}); taking the newest good checkpoint")
+    for checkpoint in good_checkpoints(run.checkpoints, warn):
+        tensors = {name.removeprefix("model."): tensor for name, tensor in checkpoint.tensors.items() if name.startswith("model.")}
+        return _assemble(config, tensors, checkpoint.path, checkpoint.iteration).to(device)
+    raise UserError(f"{source}: has no good checkpoint yet; train it first")
+
+
+def _assemble(config: Config, tensors: dict[str, Tensor], path: Path, iteration: int | None = None) -> Model:
+    if "shift" not in tensors or tensors["shift"].ndim < 1:
+        raise UserError(f"{path}: not a model of springwell (it has no tensor 'shift')")
+    schedule = build_schedule(config)
+    event_shape = tuple(tensors["shift"].shape)
+    energy = build_energy(config, schedule, event_shape)
+    template = model_tensors(energy, torch.zeros(schedule.num_levels), torch.zeros(event_shape), torch.zeros(event_shape))
+    match(tensors, template, str(path))
+    energy.load_state_dict({name.removeprefix("energy."): t for name, t in tensors.items() if name.startswith("energy.")})
+    return Model(
+        config, schedule, energy, tensors["step_size"], tensors["shift"], tensors["scale"],
+        config.training.iterations if iteration is None else iteration, path,
+    )

@@ -1,0 +1,327 @@
+r"""Training by recovery likelihood (Gao et al. 2021, Alg. 1).
+
+    repeat:  t ~ Unif{0 ... T-1};  (y_t, x_{t+1}) from data;  y^- by the chain of level t;  Adam on f(y^-, t) - f(y_t, t)
+
+One loop on accelerate, the same for one process and many. All randomness of iteration i follows from (seed, i, index in
+the whole batch), so a resumed run ends with the same bits as one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from springwell import objectives
+from springwell.config import Config
+from springwell.data.source import open_data
+from springwell.errors import DivergenceError, UserError
+from springwell.model import Model, build_energy, build_schedule, initial_step_size
+from springwell.noise import Noise
+from springwell.progress import Reporter, Silent
+from springwell.samplers import KERNELS, adapt_step_size
+from springwell.training.checkpoint import good_checkpoints, match, newest_record, save_checkpoint
+from springwell.training.ema import update_ema
+from springwell.training.run import Run, model_tensors
+
+STATISTICS = ("count", "loss", "f_pos", "f_neg", "displacement", "acceptance")
+LEVEL_STREAM = 2**41
+# A healthy level's weighted energy gap is of the order of the dimension; a hundred times that has run away.
+RUNAWAY_GAP = 100.0
+COLLAPSED_ACCEPTANCE = 0.005
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a call of :func:`train` ended.
+
+    Attributes:
+        run: The run directory.
+        status: ``finished``, ``already finished`` or ``interrupted``.
+        iteration: Iterations done in all.
+        seconds: Time this call spent in the loop.
+    """
+
+    run: Path
+    status: Literal["finished", "already finished", "interrupted"]
+    iteration: int
+    seconds: float
+
+
+def train(
+    config: Config,
+    out: Path | str,
+    device: str = "auto",
+    reporter: Reporter | None = None,
+    preview: Callable[[Model, Path], None] | None = None,
+    stop_after: int | None = None,
+) -> Result:
+    """Trains the run in ``out``, from the beginning or from where it stopped.
+
+    Args:
+        config: The configuration; of an existing run it must be the same.
+        out: The run directory.
+        device: ``auto``, ``cpu``, ``cuda``, ...
+        reporter: Is told of progress. Default: nobody.
+        preview: Draws a picture of the model to a path.
+        stop_after: Stop after so many iterations of this call, as an interruption would.
+    """
+    config.validate()
+    c, sampler, run = config.training, config.sampler, Run(out)
+    data, schedule = open_data(config.data), build_schedule(config)
+    accelerator = make_accelerator(device)
+    main, world = accelerator.is_main_process, accelerator.num_processes
+    reporter = reporter if reporter and main else Silent()
+    if c.batch % world:
+        raise UserError(f"--batch {c.batch}: cannot be divided among {world} processes; use a multiple of {world}")
+    if main:
+        run.begin(config)
+    accelerator.wait_for_everyone()
+    if run.finished:
+        return Result(run.path, "already finished", c.iterations, 0.0)
+
+    energy = build_energy(config, schedule, data.event_shape).to(accelerator.device)
+    average = copy.deepcopy(energy).requires_grad_(False)
+    adam = torch.optim.Adam(energy.parameters(), lr=c.lr, betas=(c.beta1, c.beta2), fused=True)
+    model, optimizer = accelerator.prepare(energy, adam)
+    schedule, weight = schedule.to(accelerator.device), energy.loss_weight
+    step_size = initial_step_size(config, schedule)
+    shift, scale = data.shift.to(accelerator.device), data.scale.to(accelerator.device)
+    num_levels, dim = schedule.num_levels, math.prod(data.event_shape)
+    statistics = torch.zeros(num_levels, len(STATISTICS), dtype=torch.float64, device=accelerator.device)
+    chains = objectives.Chains(KERNELS[sampler.kernel], sampler.num_steps, step_size, sampler.chain_start)
+
+    state = {f"model.{name}": tensor for name, tensor in model_tensors(average, step_size, shift, scale).items()}
+    state |= {f"current.{name}": tensor for name, tensor in energy.state_dict().items()}
+    state |= _optimizer_tensors(adam, energy) | {"statistics": statistics}
+    iteration = start = _restore(state, run, reporter) if run.checkpoints.exists() else 0
+    last = c.iterations if stop_after is None else min(c.iterations, start + stop_after)
+
+    def save() -> None:
+        if bad := next((name for name, tensor in state.items() if not bool(torch.isfinite(tensor).all())), None):
+            raise DivergenceError(f"training diverged before iteration {iteration}: '{bad}' is not finite; {_advice(run)}")
+        if main:
+            save_checkpoint(run.checkpoints, state, iteration, c.keep)
+
+    share = c.batch // world
+    position = torch.arange(share, device=accelerator.device) + share * accelerator.process_index
+    began = time.monotonic()
+    with (
+        _Log(run, start, c.tensorboard, main) as log,
+        _interruptible() as interrupted,
+        reporter.bar(f"training {run.path}", c.iterations, start) as bar,
+    ):
+        while iteration < last and not _agree_to_stop(interrupted, accelerator, iteration, c.log_every):
+            # Alg. 1: a level and a pair for every sample of the batch, then the objective.
+            noise = Noise(c.seed, position, stream=iteration, ahead=sampler.num_steps)
+            offset = Noise(c.seed, position[:1] * 0, stream=LEVEL_STREAM + iteration).uniform()
+            t = objectives.stratified_levels(num_levels, position, c.batch, offset)
+            y_t, x_next = schedule.pair(data.sample(noise), t, noise)
+            if config.objective == "dsm":
+                outcome = objectives.dsm(model, schedule, t, y_t, x_next)
+            else:
+                outcome = objectives.recovery(model, energy, schedule, chains, weight, t, y_t, x_next, noise)
+
+            lr = learning_rate(config, iteration)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.zero_grad()
+            accelerator.backward(outcome.loss.mean())
+            if c.clip is not None:
+                accelerator.clip_grad_norm_(model.parameters(), c.clip)
+            optimizer.step()
+            update_ema(average, energy, c.ema, iteration)
+
+            sums = accelerator.reduce(_sums(outcome, t, num_levels))
+            statistics += sums
+            if sampler.target_acceptance is not None and sampler.kernel == "mala" and sampler.num_steps:
+                count, acceptance = sums[:, 0], sums[:, STATISTICS.index("acceptance")]
+                step_size.copy_(adapt_step_size(step_size, acceptance, count, sampler.target_acceptance))
+            iteration += 1
+            bar.advance()
+
+            if iteration % c.log_every == 0 or iteration == c.iterations:
+                means = _means(statistics)
+                _refuse_divergence(means, dim, run, iteration)
+                log.write(iteration, {"lr": lr, **means, "step_size": _numbers(step_size)})
+                bar.note(means)
+                statistics.zero_()
+            if iteration % c.checkpoint_every == 0 or iteration == last:
+                save()
+            if preview and main and c.preview_every and iteration % c.preview_every == 0:
+                run.previews.mkdir(exist_ok=True)
+                model_now = Model(config, schedule, average, step_size, shift, scale, iteration)
+                preview(model_now, run.previews / f"{iteration:08d}.png")
+        if iteration < last:
+            save()
+    if iteration >= c.iterations and main:
+        run.save_model(average, step_size, shift, scale)
+    accelerator.wait_for_everyone()
+    status = "finished" if iteration >= c.iterations else "interrupted"
+    return Result(run.path, status, iteration, time.monotonic() - began)
+
+
+def make_accelerator(device: str) -> Accelerator:
+    """The accelerator for ``--device``: auto takes the best there is."""
+    accelerator = Accelerator(cpu=device == "cpu")
+    if device not in ("auto", accelerator.device.type):
+        found = accelerator.device.type
+        raise UserError(f"--device {device}: not available here; use auto, cpu or {found}")
+    return accelerator
+
+
+def learning_rate(config: Config, iteration: int) -> float:
+    """Warm-up, then constant or a half cosine down to 0."""
+    c = config.training
+    warm = min(1.0, (iteration + 1) / max(1, c.warmup))
+    if c.lr_decay == "constant":
+        return c.lr * warm
+    return c.lr * warm * 0.5 * (1 + math.cos(math.pi * iteration / c.iterations))
+
+
+def _sums(outcome: objectives.Outcome, t: Tensor, num_levels: int) -> Tensor:
+    """``[T, 6]``: sums over the samples of each level, in the order of ``STATISTICS``."""
+    columns = (torch.ones_like(outcome.f_pos), outcome.loss.detach(), *outcome[1:])
+    values = torch.stack(columns, -1).double()
+    return values.new_zeros(num_levels, len(STATISTICS)).index_add_(0, t, values)
+
+
+def _means(statistics: Tensor) -> dict[str, list[float | None]]:
+    """Means per level; None for a level that no sample had."""
+    rows = (statistics[:, 1:] / statistics[:, :1]).T
+    return {name: _numbers(row) for name, row in zip(STATISTICS[1:], rows, strict=True)}
+
+
+def _numbers(values: Tensor) -> list[float | None]:
+    return [None if math.isnan(v) else float(f"{v:.6g}") for v in values.tolist()]
+
+
+def _refuse_divergence(means: dict[str, list[float | None]], dim: int, run: Run, iteration: int) -> None:
+    """Raises DivergenceError for the first level whose statistics have run away."""
+    for t in range(len(means["loss"])):
+        loss, f, acceptance = means["loss"][t], means["f_pos"][t], means["acceptance"][t]
+        if loss is None and f is None and acceptance is None:
+            continue
+        reason = None
+        if loss is None or f is None or not math.isfinite(loss) or not math.isfinite(f):
+            reason = "f is not finite"
+        elif abs(loss) > RUNAWAY_GAP * dim:
+            reason = f"f ran away (weighted gap of positive and negative samples {loss:.3g})"
+        elif acceptance is not None and acceptance < COLLAPSED_ACCEPTANCE:
+            reason = f"the chains stand still (acceptance {acceptance:.2g})"
+        if reason:
+            raise DivergenceError(f"training diverged before iteration {iteration} at level {t}: {reason}; {_advice(run)}")
+
+
+def _advice(run: Run) -> str:
+    record = newest_record(run.checkpoints)
+    kept = f"the last good checkpoint is {record.stem}" if record else "no checkpoint was made before it"
+    return f"{kept}; try a lower --lr, a --clip, more --num-steps or --chain-start data, in a new --out"
+
+
+def _optimizer_tensors(adam: torch.optim.Adam, energy: torch.nn.Module) -> dict[str, Tensor]:
+    """Adam's state by parameter name; it is made here, before the first step, so that it can be saved and restored."""
+    tensors = {}
+    for name, parameter in energy.named_parameters():
+        entry = adam.state[parameter]
+        entry.setdefault("step", torch.zeros((), device=parameter.device))
+        for moment in ("exp_avg", "exp_avg_sq"):
+            entry.setdefault(moment, torch.zeros_like(parameter, memory_format=torch.preserve_format))
+        tensors |= {f"optimizer.{kind}.{name}": tensor for kind, tensor in entry.items()}
+    return tensors
+
+
+@torch.no_grad()
+def _restore(state: dict[str, Tensor], run: Run, reporter: Reporter) -> int:
+    """Copies the newest good checkpoint into ``state`` and returns its iteration; 0 if there is none."""
+    for checkpoint in good_checkpoints(run.checkpoints, reporter.warn):
+        try:
+            match(checkpoint.tensors, state, checkpoint.path.name)
+        except UserError as error:
+            reporter.warn(f"passing over a bad checkpoint: {error}")
+            continue
+        for name, tensor in state.items():
+            tensor.copy_(checkpoint.tensors[name])
+        reporter.say(f"resuming {run.path} at iteration {checkpoint.iteration}")
+        return checkpoint.iteration
+    return 0
+
+
+class _Log:
+    """metrics.jsonl and, if asked for, TensorBoard."""
+
+    def __init__(self, run: Run, start: int, tensorboard: bool, main: bool):
+        self.main, self.writer = main, None
+        if not main:
+            return
+        run.truncate_metrics(start)
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise UserError("--tensorboard: tensorboard is not installed; pip install 'springwell[tensorboard]'") from None
+            self.writer = SummaryWriter(run.path / "tensorboard", purge_step=start)
+        self.file = run.metrics_path.open("a")
+
+    def write(self, iteration: int, values: dict[str, Any]) -> None:
+        if not self.main:
+            return
+        self.file.write(json.dumps({"iteration": iteration, **values}) + "\n")
+        self.file.flush()
+        if self.writer is not None:
+            for name, value in values.items():
+                for t, v in enumerate(value if isinstance(value, list) else [value]):
+                    if v is not None:
+                        self.writer.add_scalar(f"{name}/{t}" if isinstance(value, list) else name, v, iteration)
+
+    def __enter__(self) -> _Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.main:
+            self.file.close()
+        if self.writer is not None:
+            self.writer.close()
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Turns the first Ctrl-C (or SIGTERM) into a set event; the second interrupts at once."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+
+    def on_signal(number: int, frame: object) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _agree_to_stop(interrupted: threading.Event, accelerator: Accelerator, iteration: int, every: int) -> bool:
+    """Whether to stop now. Many processes ask each other, and only where they wait for the device anyway."""
+    if accelerator.num_processes == 1:
+        return interrupted.is_set()
+    if iteration % every:
+        return False
+    flag = torch.tensor(float(interrupted.is_set()), device=accelerator.device)
+    return bool(accelerator.reduce(flag) > 0)
