@@ -19,28 +19,60 @@ from springwell.schedule import NoiseSchedule, expand
 LogDensity = Callable[[Tensor], Tensor]
 
 
+class Conditional:
+    """y -> log p(y_t | x_{t+1}) + const (Eq. 4), for chains at fixed levels.
+
+    Args:
+        energy: f(y, t).
+        schedule: The noise levels.
+        t: Levels ``[N]``.
+        x_next: x_{t+1} ``[N, ...]``.
+    """
+
+    def __init__(self, energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor):
+        self.f, self.x_next = at_level(energy, t), x_next
+        self.precision = expand(schedule.spring_precision[t], x_next)
+
+    def __call__(self, y: Tensor) -> Tensor:
+        stretch = y - self.x_next
+        return self.f(y) - 0.5 * inner(self.precision * stretch, stretch)
+
+    def value_and_grad(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """log p and its gradient; the spring's part is known, so only the well is differentiated."""
+        value, grad = value_and_grad(self.f, y)
+        stretch = y - self.x_next
+        pull = self.precision * stretch
+        return torch.sub(value, inner(pull, stretch), alpha=0.5), grad - pull
+
+    def grad(self, y: Tensor) -> Tensor:
+        """The gradient alone."""
+        _, grad = value_and_grad(self.f, y)
+        return torch.addcmul(grad, self.precision, self.x_next - y)
+
+
+def inner(u: Tensor, v: Tensor) -> Tensor:
+    """Inner product of each sample's values ``[N]``."""
+    return torch.linalg.vecdot(u.flatten(1), v.flatten(1))
+
+
 def value_and_grad(logdensity: LogDensity, y: Tensor) -> tuple[Tensor, Tensor]:
-    """log p(y) ``[N]`` and its gradient ``[N, ...]``, detached."""
+    """log p(y) ``[N]`` and its gradient ``[N, ...]``, detached, for any callable."""
+    if isinstance(logdensity, Conditional):
+        return logdensity.value_and_grad(y)
     with torch.enable_grad():
         y = y.detach().requires_grad_()
         value = logdensity(y)
-        (grad,) = torch.autograd.grad(value.sum(), y)
+        (grad,) = torch.autograd.grad(value, y, torch.ones_like(value))
     return value.detach(), grad
 
 
-def conditional(energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor) -> LogDensity:
-    """y -> log p(y_t | x_{t+1}) + const (Eq. 4), for chains at levels t ``[N]``."""
-    f = at_level(energy, t)
-    half_precision = (0.5 * schedule.spring_precision[t]).to(x_next.dtype)
-
-    def logdensity(y: Tensor) -> Tensor:
-        return f(y) - half_precision * (y - x_next).flatten(1).square().sum(-1)
-
-    return logdensity
+def gradient(logdensity: LogDensity, y: Tensor) -> Tensor:
+    """The gradient of log p at y ``[N, ...]``, detached, for any callable."""
+    return logdensity.grad(y) if isinstance(logdensity, Conditional) else value_and_grad(logdensity, y)[1]
 
 
 def normal_approximation(energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor, noise: Noise) -> Tensor:
     """Draws y ~ N(x_{t+1} + sigma_{t+1}^2 grad f(x_{t+1}, t), sigma_{t+1}^2 I): the conditional for small sigma (Sec. 3.3)."""
-    _, grad = value_and_grad(at_level(energy, t), x_next)
+    grad = gradient(at_level(energy, t), x_next)
     sigma = expand(schedule.sigma[t + 1], x_next)
     return x_next + sigma**2 * grad + sigma * noise.normal(*x_next.shape[1:])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.conditional import conditional, normal_approximation, value_and_grad
+from springwell.conditional import Conditional, gradient, normal_approximation
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.noise import Noise
 from springwell.samplers.langevin import Kernel, run_chain
@@ -58,7 +58,7 @@ def progressive(
         if num_steps == 0:
             y = normal_approximation(energy, schedule, t, x, noise)
         else:
-            logdensity = conditional(energy, schedule, t, x)
+            logdensity = Conditional(energy, schedule, t, x)
             y, acceptance = run_chain(kernel, x, logdensity, step_size[t], num_steps, noise, noise_scale)
         x = y / schedule.scale[level].to(y.dtype)
         yield Sample(level, x, acceptance)
@@ -68,6 +68,6 @@ def denoise(energy: EnergyFunction, schedule: NoiseSchedule, x_0: Tensor) -> Ten
     """The posterior mean of x_data given x_0, E[x_data | x_0] = (x_0 + sigmabar_0^2 grad log p(x_0)) / abar_0."""
     level = torch.zeros(len(x_0), dtype=torch.long, device=x_0.device)
     scale = schedule.scale[0].to(x_0.dtype)
-    _, grad_y = value_and_grad(at_level(energy, level), scale * x_0)
+    grad_y = gradient(at_level(energy, level), scale * x_0)
     variance, a = (schedule.sigma_cum[0] ** 2).to(x_0.dtype), schedule.a_cum[0].to(x_0.dtype)
     return (x_0 + variance * scale * grad_y) / a

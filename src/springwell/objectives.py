@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.conditional import conditional, normal_approximation
+from springwell.conditional import Conditional, normal_approximation
 from springwell.energy.base import EnergyFunction
 from springwell.noise import Noise
 from springwell.samplers.langevin import Kernel, run_chain
@@ -56,7 +56,7 @@ def negatives(
     if chains.num_steps == 0:
         return normal_approximation(energy, schedule, t, x_next, noise), torch.ones_like(x_next.flatten(1)[:, 0])
     start = y_t if chains.start == "data" else x_next
-    logdensity = conditional(energy, schedule, t, x_next)
+    logdensity = Conditional(energy, schedule, t, x_next)
     return run_chain(chains.kernel, start, logdensity, chains.step_size[t], chains.num_steps, noise)
 
 

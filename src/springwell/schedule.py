@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -143,32 +144,32 @@ class NoiseSchedule:
     def device(self) -> torch.device:
         return self.sigma.device
 
-    @property
+    @cached_property
     def a(self) -> Tensor:
         """``[T+1]``: a_t of each hop."""
         return (1 - self.sigma**2).sqrt()
 
-    @property
+    @cached_property
     def a_cum(self) -> Tensor:
         """``[T+1]``: abar_t."""
         return self.a.cumprod(0)
 
-    @property
+    @cached_property
     def sigma_cum(self) -> Tensor:
         """``[T+1]``: sigmabar_t."""
         return (1 - self.a_cum**2).sqrt()
 
-    @property
+    @cached_property
     def scale(self) -> Tensor:
         """``[T]``: y_t = scale_t x_t; a_{t+1} with the spring, 1 without."""
         return torch.where(self.spring, self.a[1:], 1.0)
 
-    @property
+    @cached_property
     def spring_precision(self) -> Tensor:
         """``[T]``: 1 / sigma_{t+1}^2 with the spring, 0 without."""
         return torch.where(self.spring, self.sigma[1:] ** -2, 0.0)
 
-    @property
+    @cached_property
     def langevin_step(self) -> Tensor:
         """``[T]``: the authors' step sizes s_t = b c_t sigma_{t+1}, b^2 = 2e-4, c_t^2 = sigmabar_t / sigmabar_0.
 
@@ -179,7 +180,7 @@ class NoiseSchedule:
         c_square = (sigma_cum[:-1] / reference).clamp(min=1.0)
         return (2e-4 * c_square).sqrt() * self.sigma[1:]
 
-    @property
+    @cached_property
     def loss_weight(self) -> Tensor:
         """``[T]``: the authors' weight sigma_1 / sigma_{t+1} of level t's loss."""
         return self.sigma[1] / self.sigma[1:]

@@ -1,11 +1,11 @@
 r"""A network for vectors that can represent sharp edges.
 
-    h_0 = silu(W_in [y, sin(Omega y), cos(Omega y)] + e_0(t))
+    h_0 = silu(W_in sin(Omega y + phi) + e_0(t))
     h_i = h_{i-1} + silu(W_i h_{i-1} + e_i(t))
     net = w . h
 
-with fixed random frequencies Omega of several bandwidths (Rahimi and Recht 2007; Tancik et al. 2020) and e(t) a linear map
-of a sinusoidal embedding of the level.
+with fixed random frequencies Omega of several bandwidths and phases phi (Rahimi and Recht 2007; Tancik et al. 2020) and e(t) a
+linear map of a sinusoidal embedding of the level.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class FourierMLP(nn.Module):
         num_levels: T.
         width: Hidden units.
         depth: Hidden layers.
-        num_features: Number of random frequencies.
+        num_features: Number of random frequencies, each with a random phase.
         bandwidths: Standard deviations of the frequencies, in equal shares.
     """
 
     frequencies: Tensor
+    phases: Tensor
     embedding: Tensor
 
     def __init__(
@@ -53,9 +54,10 @@ class FourierMLP(nn.Module):
         super().__init__()
         bandwidth = torch.tensor([bandwidths[i % len(bandwidths)] for i in range(num_features)])
         self.register_buffer("frequencies", torch.randn(num_features, dim) * bandwidth[:, None])
+        self.register_buffer("phases", 2 * math.pi * torch.rand(num_features))
         self.register_buffer("embedding", sinusoidal(torch.arange(num_levels), 64), persistent=False)
         self.time = nn.Linear(64, width * depth)
-        self.layers = nn.ModuleList([nn.Linear(dim + 2 * num_features if i == 0 else width, width) for i in range(depth)])
+        self.layers = nn.ModuleList([nn.Linear(num_features if i == 0 else width, width) for i in range(depth)])
         self.out = nn.Linear(width, 1, bias=False)
         # A flat start: f is the base term alone, whose conditionals every chain can sample.
         nn.init.zeros_(self.out.weight)
@@ -65,8 +67,7 @@ class FourierMLP(nn.Module):
         return F.embedding(t, table).chunk(len(self.layers), -1)
 
     def _evaluate(self, y: Tensor, levels: Sequence[Tensor], weights: Sequence[tuple[Tensor, Tensor]], out: Tensor) -> Tensor:
-        phase = y @ self.frequencies.T
-        features = torch.cat([y, phase.sin(), phase.cos()], -1)
+        features = torch.sin(F.linear(y, self.frequencies, self.phases))
         h = F.silu(F.linear(features, *weights[0]) + levels[0])
         for (weight, bias), e in zip(weights[1:], levels[1:], strict=True):
             h = h + F.silu(F.linear(h, weight, bias) + e)

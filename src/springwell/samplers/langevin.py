@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.conditional import LogDensity, value_and_grad
+from springwell.conditional import LogDensity, gradient, inner, value_and_grad
 from springwell.noise import Noise
 from springwell.schedule import expand
 
@@ -32,9 +32,9 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """Acceptance probability ``[N]`` of the step (1 where there is no test)."""
+    """Acceptance probability ``[N]`` of the step; None where there is no test."""
 
-    acceptance: Tensor
+    acceptance: Tensor | None
 
 
 class Kernel(NamedTuple):
@@ -58,9 +58,12 @@ def _langevin_step(
 ) -> tuple[State, Info]:
     y = state.y
     delta = expand(step_size, y)
-    _, grad = value_and_grad(logdensity, y)
-    y = y + 0.5 * delta**2 * grad + noise_scale * delta * noise.normal(*y.shape[1:])
-    return State(y), Info(torch.ones_like(step_size))
+    eps = noise.normal(*y.shape[1:])
+    if noise_scale != 1:
+        eps = noise_scale * eps
+    # Eq. 5, as y + delta (delta / 2 grad + eps).
+    y = torch.addcmul(y, delta, torch.addcmul(eps, delta, gradient(logdensity, y), value=0.5))
+    return State(y), Info(None)
 
 
 def _mala_init(y: Tensor, logdensity: LogDensity) -> State:
@@ -75,15 +78,15 @@ def _mala_step(
     delta = expand(step_size, y)
     eps = noise.normal(*y.shape[1:])
     # y' - y = delta u, and in the same units the way back is -delta u = (delta^2 / 2) grad' + delta eps'.
-    u = 0.5 * delta * grad + eps
-    proposal = y + delta * u
+    u = torch.addcmul(eps, delta, grad, value=0.5)
+    proposal = torch.addcmul(y, delta, u)
     log_p_new, grad_new = value_and_grad(logdensity, proposal)
-    eps_back = u + 0.5 * delta * grad_new
-    log_ratio = log_p_new - log_p + 0.5 * (eps.square() - eps_back.square()).flatten(1).sum(-1)
+    eps_back = torch.addcmul(u, delta, grad_new, value=0.5)
+    log_ratio = torch.add(log_p_new - log_p, inner(eps - eps_back, eps + eps_back), alpha=0.5)
     # A proposal where the density is not finite is never taken.
     acceptance = log_ratio.clamp(max=0).exp().nan_to_num(nan=0.0)
     accept = noise.uniform() < acceptance
-    take = expand(accept, accept.new_empty(y.shape))
+    take = accept.view(delta.shape)
     new = State(torch.where(take, proposal, y), torch.where(accept, log_p_new, log_p), torch.where(take, grad_new, grad))
     return new, Info(acceptance)
 
@@ -114,12 +117,14 @@ def run_chain(
         noise_scale: Factor on the Langevin noise; 1 is the correct dynamics.
 
     Returns:
-        The last position, and the mean acceptance ``[N]`` of each chain.
+        The last position, and the mean acceptance ``[N]`` of each chain (1 where there is no test).
     """
     step_size = step_size.to(y.dtype)
     state = kernel.init(y.detach(), logdensity)
-    acceptance = torch.zeros_like(step_size)
+    acceptance, tested = torch.zeros_like(step_size), 0
     for _ in range(num_steps):
         state, info = kernel.step(state, logdensity, step_size, noise, noise_scale)
-        acceptance += info.acceptance
-    return state.y, acceptance / max(1, num_steps)
+        if info.acceptance is not None:
+            acceptance += info.acceptance
+            tested += 1
+    return state.y, acceptance / tested if tested else torch.ones_like(step_size)

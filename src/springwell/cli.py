@@ -1,0 +1,415 @@
+"""The command line: springwell presets | train | sample | evaluate | reproduce.
+
+Parsing imports nothing heavy; a command imports torch when it runs. Results go to stdout, everything else to stderr. With
+``--json`` the last line of stdout is one JSON object. Exit codes: 0 done, 1 diverged, 2 a value that cannot be used,
+130 interrupted (run the same command to go on).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from springwell import __version__
+from springwell.config import Config, flat
+from springwell.errors import DivergenceError, UserError
+from springwell.presets import PRESETS, preset
+
+FIGURES = ("fig2", "fig3")
+
+
+@dataclass(frozen=True)
+class Common:
+    """Options of every command."""
+
+    json: bool = False
+    """Print one JSON object as the last line of stdout."""
+    device: str = "auto"
+    """auto, cpu, cuda, mps: where to compute."""
+    threads: int | None = None
+    """CPU threads. Default: torch's own choice."""
+
+
+@dataclass(frozen=True)
+class TrainCommand:
+    """Train a model: springwell train PRESET [overrides]. The same command resumes an interrupted run."""
+
+    config: Config
+    out: Path | None = None
+    """Run directory. Default: runs/PRESET."""
+    dry_run: bool = False
+    """Print the resolved configuration and its cost, and stop."""
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+@dataclass(frozen=True)
+class PresetsCommand:
+    """List the presets."""
+
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+@dataclass(frozen=True)
+class SampleCommand:
+    """Draw samples from a trained run."""
+
+    run: tyro.conf.Positional[Path]
+    """The run directory."""
+    num: int = 1024
+    """How many samples."""
+    seed: int = 0
+    """Sample i depends on (seed, i) alone."""
+    out: Path | None = None
+    """Where to: .npy or .npz for numbers, .png for a picture. Default: RUN/samples.npy."""
+    batch: int = 1024
+    """Chains that run side by side."""
+    steps: int | None = None
+    """MCMC steps per level. Default: the run's own."""
+    noise_scale: float | None = None
+    """Factor on the Langevin noise. Default: the run's own."""
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+@dataclass(frozen=True)
+class EvaluateCommand:
+    """Measure a trained run and draw it."""
+
+    run: tyro.conf.Positional[Path]
+    """The run directory."""
+    num: int = 2000
+    """Samples for the sample-based measures."""
+    seed: int = 0
+    """Of the samples."""
+    out: Path | None = None
+    """Where to write evaluation.json and the pictures. Default: the run directory."""
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+@dataclass(frozen=True)
+class ReproduceCommand:
+    """Make a figure of the paper, with its numbers beside it."""
+
+    name: tyro.conf.Positional[Literal["fig2", "fig3"]]
+    """fig2: recovery likelihood against marginal short-run training; fig3: samples and densities of every level."""
+    out: Path = Path("figures")
+    """Where the figure and its runs go."""
+    seed: int = 0
+    """Of training and sampling."""
+    scale: Annotated[float, tyro.conf.arg(help="Factor on the number of iterations; below 1 for a quick look.")] = 1.0
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+class Context:
+    """What a command needs of the surroundings: the device, the reporter."""
+
+    def __init__(self, common: Common):
+        from springwell.progress import Terminal
+
+        self.common, self.reporter = common, Terminal()
+
+    def device(self) -> str:
+        """The device for commands that do not train."""
+        import torch
+
+        self.set_threads()
+        name = self.common.device
+        if name == "auto":
+            return torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"  # type: ignore[union-attr]
+        try:
+            torch.zeros(1, device=name)
+        except (RuntimeError, AssertionError):
+            raise UserError(f"--device {name}: not available here; use auto or cpu") from None
+        return name
+
+    def set_threads(self) -> None:
+        threads = self.common.threads
+        if threads is not None:
+            import torch
+
+            if not 1 <= threads <= 1024:
+                raise UserError(f"--threads {threads}: out of range; use 1 ... {os.cpu_count()}")
+            torch.set_num_threads(threads)
+
+
+def presets_command(command: PresetsCommand, context: Context) -> dict[str, Any]:
+    rows = {name: flat(config) for name, config in PRESETS.items()}
+    if not command.common.json:
+        print(f"{'preset':<18}{'data':<18}{'objective':<11}{'T':>5}{'K':>5}{'batch':>7}{'iterations':>12}")
+        for name, row in rows.items():
+            levels = len(row["sigmas"]) if row["schedule"] == "sigmas" else row["num_levels"]
+            print(f"{name:<18}{row['data']:<18}{row['objective']:<11}{levels:>5}{row['num_steps']:>5}{row['batch']:>7}{row['iterations']:>12}")
+        print("\nspringwell train PRESET [--help]")
+    return {"presets": rows}
+
+
+def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
+    command.config.validate()
+    assert command.out is not None
+    if command.dry_run:
+        return _dry_run(command, context)
+    context.set_threads()
+    from springwell.plots import preview
+    from springwell.training.run import Run, read_json
+    from springwell.training.trainer import train
+
+    result = train(command.config, command.out, command.common.device, context.reporter, preview)
+    out: dict[str, Any] = {"run": str(result.run), "status": result.status, "iteration": result.iteration, "seconds": round(result.seconds, 2)}
+    if result.status == "interrupted":
+        context.reporter.say(f"interrupted at iteration {result.iteration}; everything is saved in {result.run}: run the same command to go on")
+        return out
+    if not _is_main_process():
+        return out
+    run = Run(result.run)
+    if result.status == "already finished":
+        context.reporter.say(f"{result.run} is finished ({result.iteration} iterations); nothing to do")
+    if run.evaluation_path.exists():
+        out["evaluation"] = read_json(run.evaluation_path)
+    else:
+        out["evaluation"] = _evaluate(result.run, 2000, 0, result.run, context)
+    if not command.common.json:
+        _print_evaluation(out["evaluation"])
+        print(f"{result.run}: {result.iteration} iterations, {result.seconds:.0f} s; pictures: {result.run / 'report.png'}")
+    return out
+
+
+def _is_main_process() -> bool:
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def _dry_run(command: TrainCommand, context: Context) -> dict[str, Any]:
+    import tempfile
+
+    from springwell.data import open_data
+    from springwell.model import build_energy, build_schedule
+    from springwell.training.trainer import train
+
+    config = command.config
+    context.set_threads()
+    schedule = build_schedule(config)
+    energy = build_energy(config, schedule, open_data(config.data).event_shape)
+    parameters = sum(p.numel() for p in energy.parameters())
+    # Timed on the real loop, in a directory that is thrown away; the first iterations warm up.
+    timed = min(10, config.training.iterations)
+    with tempfile.TemporaryDirectory() as folder:
+        train(config, Path(folder) / "warm-up", command.common.device, stop_after=timed)
+        seconds = train(config, Path(folder) / "timed", command.common.device, stop_after=timed).seconds / timed
+    evaluations = config.gradient_evaluations()
+    total = config.training.iterations * seconds
+    result = {
+        "config": flat(config),
+        "out": str(command.out),
+        "parameters": parameters,
+        "num_levels": schedule.num_levels,
+        "gradient_evaluations_per_iteration": evaluations,
+        "gradient_evaluations": evaluations * config.training.iterations,
+        "seconds_per_iteration": round(seconds, 5),
+        "seconds_estimated": round(total, 1),
+    }
+    if not command.common.json:
+        for name, value in flat(config).items():
+            print(f"{name:<20}{value}")
+        print(f"\nparameters: {parameters}\nlevels: {schedule.num_levels}")
+        print(f"gradient evaluations: {evaluations} batches per iteration, {evaluations * config.training.iterations} in all")
+        print(f"time: {seconds * 1e3:.1f} ms per iteration (mean of {timed}), about {total:.0f} s in all")
+    return result
+
+
+def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
+    import numpy as np
+    import torch
+
+    from springwell.plots import draw_points, new_figure, save_figure
+    from springwell.training.run import load
+
+    out = command.out or command.run / "samples.npy"
+    if out.suffix not in (".npy", ".npz", ".png"):
+        raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .npy, .npz or .png")
+    if command.num < 1 or command.batch < 1:
+        raise UserError(f"--num {command.num} --batch {command.batch}: must both be at least 1")
+    model = load(command.run, context.device(), context.reporter.warn)
+    if out.suffix == ".png" and len(model.event_shape) != 1:
+        raise UserError(f"--out {out}: only vectors are drawn as points; use .npy")
+    _writable(out.parent)
+    parts = []
+    with context.reporter.bar("sampling", command.num) as bar:
+        for part in model.sample_batches(command.num, command.seed, command.batch, command.steps, command.noise_scale):
+            parts.append(part.cpu())
+            bar.advance(len(part))
+    x = torch.cat(parts)
+    with _write_errors(out):
+        if out.suffix == ".png":
+            figure, axes = new_figure(1, 1, 4.0)
+            draw_points(axes[0, 0], x[:, :2], limit=float(x.abs().max()) * 1.05, title=f"{len(x)} samples of {command.run}")
+            save_figure(figure, out)
+        else:
+            from springwell.training.checkpoint import write_atomically
+
+            buffer = io.BytesIO()
+            np.save(buffer, x.numpy()) if out.suffix == ".npy" else np.savez(buffer, samples=x.numpy())
+            write_atomically(out, buffer.getvalue())
+    if not command.common.json:
+        print(f"{out}: {len(x)} samples of {command.run}, seed {command.seed}")
+    return {"run": str(command.run), "out": str(out), "num": len(x), "seed": command.seed, "shape": list(x.shape)}
+
+
+def evaluate_command(command: EvaluateCommand, context: Context) -> dict[str, Any]:
+    if not 100 <= command.num <= 10_000:
+        raise UserError(f"--num {command.num}: out of range; use 100 ... 10000 (the MMD compares all pairs)")
+    out = command.out or command.run
+    result = _evaluate(command.run, command.num, command.seed, out, context)
+    if not command.common.json:
+        _print_evaluation(result)
+        print(f"written: {out / 'evaluation.json'}, {out / 'report.png'}")
+    return {"run": str(command.run), "out": str(out), "evaluation": result}
+
+
+def _evaluate(run: Path, num: int, seed: int, out: Path, context: Context) -> dict[str, Any]:
+    from springwell import plots
+    from springwell.evaluation.toy import evaluate
+    from springwell.training.checkpoint import write_atomically
+    from springwell.training.run import Run, load
+
+    model = load(run, context.device(), context.reporter.warn)
+    _writable(out)
+    result = evaluate(model, num, seed, context.reporter)
+    with _write_errors(out):
+        plots.preview(model, out / "report.png")
+        if metrics := Run(run).read_metrics():
+            plots.curves(out / "curves.png", metrics)
+        write_atomically(out / "evaluation.json", json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def _print_evaluation(result: dict[str, Any]) -> None:
+    n = result["num_samples"]
+    if "kl" in result:
+        error = result["log_z_error"]
+        print(f"kl        {result['kl']:.4f} nats   KL(data at level 0 || model), quadrature, error of log Z about {error:.1e}")
+        print(f"nll       {result['nll']:.4f} nats   entropy of the data {result['entropy']:.4f} nats")
+        print(f"tv        {result['tv']:.4f}        total variation distance")
+    elif "nll" in result:
+        print(f"nll       {result['nll']:.4f} +- {result['nll_standard_error']:.4f} nats   {n} held-out points")
+    print(f"mmd2      {result['mmd2']:.2e}      null level (95 %) {result['mmd2_null_95']:.2e}, {n} samples each")
+    if "modes" in result:
+        print(f"modes     {result['modes_covered']} of {result['modes']} covered; {100 * result['off_support']:.1f} % of {n} samples off the support (0.1 % of the data)")
+
+
+def reproduce_command(command: ReproduceCommand, context: Context) -> dict[str, Any]:
+    if not 0 < command.scale <= 10:
+        raise UserError(f"--scale {command.scale}: out of range; use a value in (0, 10]")
+    _writable(command.out)
+    context.set_threads()
+    if command.name == "fig2":
+        from springwell.experiments.fig2 import reproduce
+    else:
+        from springwell.experiments.fig3 import reproduce
+    result = reproduce(command.out, command.seed, command.scale, command.common.device, context.reporter)
+    if not command.common.json:
+        print(f"written: {result['figure']}, {result['numbers']}")
+    return result
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {folder}: cannot be written ({error.strerror}); choose another --out") from None
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"--out {folder}: cannot be written (Permission denied); choose another --out")
+
+
+@contextlib.contextmanager
+def _write_errors(out: Path) -> Any:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any, Context], dict[str, Any]]]] = {
+    "presets": (PresetsCommand, presets_command),
+    "train": (TrainCommand, train_command),
+    "sample": (SampleCommand, sample_command),
+    "evaluate": (EvaluateCommand, evaluate_command),
+    "reproduce": (ReproduceCommand, reproduce_command),
+}
+
+
+def parse(arguments: Sequence[str]) -> tuple[str, Any]:
+    """The command's name and its typed options. Raises UserError for anything that does not parse."""
+    name, rest = (arguments[0], list(arguments[1:])) if arguments else ("--help", [])
+    if name in ("-h", "--help", "help"):
+        print(_usage())
+        raise SystemExit(0)
+    if name in ("-V", "--version"):
+        print(f"springwell {__version__}")
+        raise SystemExit(0)
+    if name not in COMMANDS:
+        raise UserError(f"command '{name}': unknown; choose {', '.join(COMMANDS)}")
+    cls, _ = COMMANDS[name]
+    if name != "train":
+        return name, _tyro(cls, rest, name)
+    if not rest or rest[0].startswith("-"):
+        if "-h" in rest or "--help" in rest:
+            print(f"springwell train PRESET [overrides]\n\npresets: {', '.join(PRESETS)}\n\nThe overrides, with the values of '{next(iter(PRESETS))}':\n")
+            rest, chosen = ["--help"], next(iter(PRESETS))
+        else:
+            raise UserError(f"train: no preset given; choose {', '.join(PRESETS)}")
+    else:
+        chosen, rest = rest[0], rest[1:]
+    command = _tyro(cls, rest, f"train {chosen}", default=TrainCommand(preset(chosen)))
+    return name, dataclasses.replace(command, out=command.out or Path("runs") / chosen)
+
+
+def _tyro(cls: type, arguments: list[str], name: str, **options: Any) -> Any:
+    """tyro's parser, with its error box made one line."""
+    config = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    caught = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(caught):
+            return tyro.cli(cls, args=arguments, prog=f"springwell {name}", config=config, **options)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        lines = [line.strip("│ ").strip() for line in caught.getvalue().splitlines() if not line.startswith(("╭", "╰"))]
+        end = next((i for i, line in enumerate(lines) if line.startswith("──") or not line), len(lines))
+        message = " ".join(lines[:end]).rstrip(".") or "cannot be parsed"
+        raise UserError(f"{message}; see springwell {name} --help") from None
+
+
+def _usage() -> str:
+    lines = [f"springwell {__version__}: energy-based models by diffusion recovery likelihood", ""]
+    for name, (cls, _) in COMMANDS.items():
+        lines.append(f"  springwell {name:<11}{(cls.__doc__ or '').splitlines()[0]}")
+    return "\n".join([*lines, "", "springwell COMMAND --help lists the options of a command."])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of ``springwell``."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in arguments
+    try:
+        name, command = parse(arguments)
+        result = COMMANDS[name][1](command, Context(command.common))
+        code = 130 if result.get("status") == "interrupted" else 0
+    except UserError as error:
+        result, code = {"error": str(error)}, 2
+    except DivergenceError as error:
+        result, code = {"error": str(error)}, 1
+    except KeyboardInterrupt:
+        result, code = {"error": "interrupted"}, 130
+    if "error" in result:
+        print(f"springwell: {result['error']}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"command": arguments[0] if arguments else "", **result}))
+    sys.exit(code)

@@ -1,0 +1,39 @@
+"""What the experiments share: training (or reusing) a run, and writing a figure with its numbers beside it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from springwell.config import Config
+from springwell.errors import UserError
+from springwell.model import Model
+from springwell.plots import save_figure
+from springwell.progress import Reporter
+from springwell.training.checkpoint import write_atomically
+from springwell.training.run import load
+from springwell.training.trainer import train
+
+
+def scaled(config: Config, seed: int, scale: float) -> Config:
+    """The same config with another seed and a multiple of its iterations."""
+    training = config.training
+    return replace(config, training=replace(training, seed=seed, iterations=max(1, round(scale * training.iterations)), preview_every=0))
+
+
+def trained(config: Config, folder: Path, device: str, reporter: Reporter) -> Model:
+    """The model of ``config``, trained in ``folder`` unless it is there already."""
+    result = train(config, folder, device, reporter)
+    if result.status == "interrupted":
+        raise UserError(f"interrupted at iteration {result.iteration} of {folder}; run the same command to go on")
+    return load(folder)
+
+
+def write(out: Path, name: str, figure: Any, numbers: dict[str, Any]) -> dict[str, Any]:
+    """Writes NAME.png and NAME.json and returns what the command prints."""
+    picture = save_figure(figure, out / f"{name}.png")
+    table = out / f"{name}.json"
+    write_atomically(table, json.dumps(numbers, indent=1) + "\n")
+    return {"figure": str(picture), "numbers": str(table), **numbers}

@@ -1,0 +1,136 @@
+"""Pictures. Every function writes one PNG and returns its path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from springwell.data.source import open_data
+from springwell.data.toy import log_density
+from springwell.evaluation.quadrature import evaluate, plane_grid
+from springwell.model import Model
+
+LIMIT = 3.0
+_CELLS = 240
+_STYLE = {"font.size": 9, "axes.titlesize": 9, "figure.dpi": 100, "savefig.dpi": 200, "font.family": "DejaVu Sans"}
+
+
+def new_figure(rows: int, columns: int, size: float = 2.1) -> tuple[Any, Any]:
+    """A grid of square panels without ticks, on a canvas that needs no screen."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(columns * size, rows * size + 0.2), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(rows, columns, squeeze=False)
+    for ax in axes.flat:
+        ax.set(xticks=[], yticks=[], aspect="equal")
+    return figure, axes
+
+
+def save_figure(figure: Any, path: Path) -> Path:
+    from matplotlib import rc_context
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context(_STYLE):
+        figure.savefig(path, dpi=200)
+    return path
+
+
+def _panel_grid(limit: float) -> Tensor:
+    return plane_grid(limit, _CELLS)
+
+
+def draw_density(ax: Any, log_value: Tensor, limit: float = LIMIT, title: str = "") -> None:
+    """A density given by its log at :func:`panel_points`, each panel on its own scale."""
+    value = (log_value - log_value[torch.isfinite(log_value)].max()).exp().nan_to_num(0).view(_CELLS + 1, _CELLS + 1).T
+    top = float(value.flatten().quantile(0.998))
+    ax.imshow(value.cpu(), origin="lower", extent=(-limit, limit, -limit, limit), cmap="magma", vmin=0, vmax=top or 1, interpolation="bilinear")
+    ax.set_title(title)
+
+
+def draw_points(ax: Any, x: Tensor, limit: float = LIMIT, title: str = "") -> None:
+    inside = x[(x.abs() <= limit).all(-1)].cpu()
+    ax.scatter(inside[:, 0], inside[:, 1], s=1.2, c="#20456e", alpha=0.5, linewidths=0)
+    outside = len(x) - len(inside)
+    ax.set(xlim=(-limit, limit), ylim=(-limit, limit), title=title + (f" ({outside} outside)" if outside else ""))
+
+
+def data_log_density(data: str, a: float, sigma: float, limit: float = LIMIT) -> Tensor:
+    toy = open_data(data).toy
+    assert toy is not None
+    return log_density(toy, _panel_grid(limit), a, sigma)
+
+
+def level_log_density(model: Model, t: int, limit: float = LIMIT) -> Tensor:
+    """Unnormalised log-density of x_t on the panel's grid (standardised coordinates)."""
+    scale = float(model.schedule.scale[t])
+
+    def f(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return model.f(scale * x.to(model.device), t).cpu()
+
+    return evaluate(f, _panel_grid(limit))
+
+
+def report(model: Model, samples: Tensor, path: Path, title: str = "") -> Path:
+    """Data, learned density and samples side by side (standardised coordinates)."""
+    toy = open_data(model.config.data).toy
+    figure, axes = new_figure(1, 3 if toy is not None else 2, 2.6)
+    panels = list(axes[0])
+    if toy is not None:
+        a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
+        draw_density(panels.pop(0), data_log_density(model.config.data, a, sigma), title=f"data (noise {sigma:.2g})")
+    draw_density(panels[0], level_log_density(model, 0), title="learned density exp f(y, 0)")
+    draw_points(panels[1], (samples - model.shift) / model.scale, title=f"{len(samples)} samples")
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return save_figure(figure, path)
+
+
+def preview(model: Model, path: Path) -> None:
+    """A picture of a model in training; vectors of other dimensions show their first two coordinates."""
+    samples = model.sample(1024, seed=0)
+    title = f"{model.config.data}, iteration {model.iteration}"
+    if model.event_shape == (2,):
+        report(model, samples, path, title)
+        return
+    figure, axes = new_figure(1, 1, 3.0)
+    u = (samples - model.shift) / model.scale
+    draw_points(axes[0, 0], u[:, :2] if u.shape[1] > 1 else torch.cat([u, torch.zeros_like(u)], 1), title=title)
+    save_figure(figure, path)
+
+
+def curves(path: Path, metrics: Sequence[dict[str, Any]]) -> Path:
+    """Per-level statistics over the iterations of a run."""
+    from matplotlib import colormaps
+
+    names = ("loss", "f_pos", "displacement", "acceptance", "step_size")
+    figure, axes = new_figure(1, len(names), 2.6)
+    iterations = [line["iteration"] for line in metrics]
+    num_levels = len(metrics[0]["loss"])
+    shown = sorted({round(i * (num_levels - 1) / min(7, max(1, num_levels - 1))) for i in range(8)} & set(range(num_levels)))
+    for ax, name in zip(axes[0], names, strict=True):
+        ax.set(aspect="auto", title=name, xlabel="iteration")
+        ax.xaxis.set_major_locator(_ticks(3))
+        ax.yaxis.set_major_locator(_ticks(4))
+        ax.tick_params(labelsize=7)
+        for t in shown:
+            colour = colormaps["viridis"](0.9 * t / max(1, num_levels - 1))
+            values = [line[name][t] if line[name][t] is not None else math.nan for line in metrics]
+            ax.plot(iterations, values, color=colour, lw=1, label=f"t = {t}")
+    axes[0, 0].legend(fontsize=6)
+    return save_figure(figure, path)
+
+
+def _ticks(number: int) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(number)
