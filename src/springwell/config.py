@@ -67,6 +67,9 @@ class SamplerConfig:
     """MCMC steps K per level in training. 0: one draw from the normal approximation of the conditional."""
     sample_steps: int | None = 20
     """MCMC steps per level in generation. Default: as in training."""
+    jump_proposals: int = 0
+    """Proposals of a jump between modes before every fifth step: costs that many evaluations of f, no gradient, and helps in
+    low dimensions. 0: none."""
     step_size: Literal["authors", "fraction"] = "fraction"
     """First step size of each level. authors: b c_t sigma_{t+1} with b^2 = 2e-4; fraction: --step-fraction of sigma_{t+1}."""
     step_fraction: float = 0.45
@@ -144,6 +147,7 @@ class Config:
         _check("num_steps", sampler.num_steps, 0 <= sampler.num_steps <= 100_000, "0 ... 100000")
         if sampler.sample_steps is not None:
             _check("sample_steps", sampler.sample_steps, 0 <= sampler.sample_steps <= 100_000, "0 ... 100000")
+        _check("jump_proposals", sampler.jump_proposals, 0 <= sampler.jump_proposals <= 1000, "0 ... 1000")
         _check("step_fraction", sampler.step_fraction, 0 < sampler.step_fraction < 10, "a value in (0, 10)")
         _check("noise_scale", sampler.noise_scale, 0 <= sampler.noise_scale <= 1, "a value in [0, 1]")
         if sampler.target_acceptance is not None:
@@ -185,12 +189,17 @@ class Config:
         return self.sampler.num_steps if steps is None else steps
 
     def gradient_evaluations(self) -> int:
-        """Network gradient evaluations of one training iteration, per sample: the chain's, then the loss's."""
+        """Network evaluations of one training iteration, per sample: the chain's, then the loss's.
+
+        Evaluations of f without gradient, which jumps need, are counted as if they had one.
+        """
         if self.objective == "dsm":
             return 2
         if self.sampler.num_steps == 0:
             return 2
-        return self.sampler.num_steps + (2 if self.sampler.kernel == "mala" else 1)
+        jumps = -(-self.sampler.num_steps // 5) if self.sampler.jump_proposals else 0
+        chain = self.sampler.num_steps + (max(1, jumps) if self.sampler.kernel == "mala" else 0)
+        return chain + jumps * (self.sampler.jump_proposals + 1) + 1
 
 
 def _check(name: str, value: float, ok: bool, wanted: str) -> None:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.conditional import Conditional, gradient, normal_approximation
+from springwell.conditional import gradient
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.noise import Noise
-from springwell.samplers.langevin import Kernel, run_chain
+from springwell.samplers.chains import Chains, run_conditional
 from springwell.schedule import NoiseSchedule
 
 
@@ -31,35 +31,25 @@ class Sample(NamedTuple):
 def progressive(
     energy: EnergyFunction,
     schedule: NoiseSchedule,
-    kernel: Kernel,
-    step_size: Tensor,
-    num_steps: int,
+    chains: Chains,
     event_shape: tuple[int, ...],
     noise: Noise,
-    noise_scale: float = 1.0,
 ) -> Iterator[Sample]:
     """Yields x_T, x_{T-1}, ..., x_0, one sample per element of ``noise``.
 
     Args:
         energy: f(y, t).
         schedule: The noise levels.
-        kernel: The Markov kernel.
-        step_size: ``[T]``.
-        num_steps: K per level; 0 for the normal approximation.
+        chains: How every level is sampled.
         event_shape: Shape of one sample.
         noise: The samples' randomness.
-        noise_scale: Factor on the Langevin noise; 1 is the correct dynamics.
     """
     x = noise.normal(*event_shape)
     acceptance = torch.ones(len(noise), device=x.device)
     yield Sample(schedule.num_levels, x, acceptance)
     for level in reversed(range(schedule.num_levels)):
         t = torch.full((len(noise),), level, device=x.device)
-        if num_steps == 0:
-            y = normal_approximation(energy, schedule, t, x, noise)
-        else:
-            logdensity = Conditional(energy, schedule, t, x)
-            y, acceptance = run_chain(kernel, x, logdensity, step_size[t], num_steps, noise, noise_scale)
+        y, acceptance = run_conditional(chains, energy, schedule, t, x, x, noise)
         x = y / schedule.scale[level].to(y.dtype)
         yield Sample(level, x, acceptance)
 

@@ -19,7 +19,8 @@ from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.quadrature import Normaliser, normaliser
 from springwell.generate import denoise, progressive
 from springwell.noise import Noise
-from springwell.samplers import KERNELS
+from springwell.samplers import KERNELS, Chains
+from springwell.samplers.chains import STEPS_PER_JUMP
 from springwell.schedule import NoiseSchedule
 
 SAMPLING_STREAM = 2**40
@@ -117,11 +118,9 @@ class Model:
         noise_scale = sampler.noise_scale if noise_scale is None else noise_scale
         if noise_scale != 1 and sampler.kernel != "langevin":
             raise UserError(f"noise scale {noise_scale}: a Metropolis test needs 1; this model is sampled by {sampler.kernel}")
-        noise = Noise(seed, index.to(self.device), SAMPLING_STREAM, ahead=num_steps)
-        kernel = KERNELS[sampler.kernel]
-        return progressive(
-            self.energy, self.schedule, kernel, self.step_size, num_steps, self.event_shape, noise, noise_scale
-        )
+        noise = Noise(seed, index.to(self.device), SAMPLING_STREAM, ahead=STEPS_PER_JUMP)
+        chains = Chains(KERNELS[sampler.kernel], num_steps, self.step_size, sampler.jump_proposals, noise_scale)
+        return progressive(self.energy, self.schedule, chains, self.event_shape, noise)
 
     def sample_batches(
         self,

@@ -9,34 +9,15 @@ dsm         Descend  ||y_t - (x_{t+1} + sigma^2 grad f(x_{t+1}, t))||^2 / (2 sig
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from springwell.conditional import Conditional, normal_approximation
 from springwell.energy.base import EnergyFunction
 from springwell.noise import Noise
-from springwell.samplers.langevin import Kernel, run_chain
+from springwell.samplers.chains import Chains, run_conditional
 from springwell.schedule import NoiseSchedule, expand
-
-
-@dataclass
-class Chains:
-    """How negative samples are drawn.
-
-    Attributes:
-        kernel: The Markov kernel.
-        num_steps: K.
-        step_size: ``[T]``.
-        start: ``noisy``: at x_{t+1}, as in the paper; ``data``: at y_t.
-    """
-
-    kernel: Kernel
-    num_steps: int
-    step_size: Tensor
-    start: Literal["noisy", "data"] = "noisy"
 
 
 class Outcome(NamedTuple):
@@ -49,17 +30,6 @@ class Outcome(NamedTuple):
     acceptance: Tensor
 
 
-def negatives(
-    energy: EnergyFunction, schedule: NoiseSchedule, chains: Chains, t: Tensor, y_t: Tensor, x_next: Tensor, noise: Noise
-) -> tuple[Tensor, Tensor]:
-    """Draws y^- and returns it with the acceptance of each chain."""
-    if chains.num_steps == 0:
-        return normal_approximation(energy, schedule, t, x_next, noise), torch.ones_like(x_next.flatten(1)[:, 0])
-    start = y_t if chains.start == "data" else x_next
-    logdensity = Conditional(energy, schedule, t, x_next)
-    return run_chain(chains.kernel, start, logdensity, chains.step_size[t], chains.num_steps, noise)
-
-
 def recovery(
     model: EnergyFunction,
     energy: EnergyFunction,
@@ -70,6 +40,7 @@ def recovery(
     y_t: Tensor,
     x_next: Tensor,
     noise: Noise,
+    start: Literal["noisy", "data"] = "noisy",
 ) -> Outcome:
     """Recovery likelihood, and marginal likelihood where the schedule has no spring.
 
@@ -83,8 +54,10 @@ def recovery(
         y_t: Positive samples ``[N, ...]``.
         x_next: Their noisier observations x_{t+1}.
         noise: For N chains.
+        start: Where chains start: ``noisy``, at x_{t+1}, as in the paper; ``data``, at y_t.
     """
-    y_neg, acceptance = negatives(energy, schedule, chains, t, y_t, x_next, noise)
+    first = y_t if start == "data" else x_next
+    y_neg, acceptance = run_conditional(chains, energy, schedule, t, x_next, first, noise)
     f_pos, f_neg = model(torch.cat([y_t, y_neg]), torch.cat([t, t])).chunk(2)
     displacement = (y_neg - x_next).flatten(1).square().mean(-1).sqrt() / schedule.sigma[t + 1].to(x_next.dtype)
     return Outcome(weight[t] * (f_neg - f_pos), f_pos.detach(), f_neg.detach(), displacement, acceptance)

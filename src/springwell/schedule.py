@@ -12,7 +12,6 @@ a level, and so is the only level of a model with T = 1; both are values of ``sp
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,10 +46,9 @@ class NoiseSchedule:
             raise UserError(
                 f"schedule: sigma {tuple(sigma.shape)} and spring {tuple(spring.shape)} do not fit; give T+1 and T values, T >= 1"
             )
-        if not bool(((sigma[1:] > 0) & (sigma[1:] <= 1)).all()) or not 0 <= float(sigma[0]) < 1:
-            raise UserError(
-                f"schedule: sigma {[round(s, 4) for s in sigma.tolist()]} out of range; needs 0 <= sigma_0 < 1, 0 < sigma_t <= 1"
-            )
+        for t, value in enumerate(sigma.tolist()):
+            if not (0 < value <= 1 if t else 0 <= value < 1):
+                raise UserError(f"schedule: sigma_{t} = {value:g} is out of range; needs 0 <= sigma_0 < 1 and 0 < sigma_t <= 1")
         if bool((spring & (sigma[1:] >= 1)).any()):
             raise UserError("schedule: a hop with sigma 1 keeps nothing of x_t, so it cannot have a spring; set its spring off")
 
@@ -82,10 +80,9 @@ class NoiseSchedule:
         """
         if num_levels < 1:
             raise UserError(f"num_levels {num_levels}: must be at least 1")
-        log_a = 0.5 * torch.log1p(-_linear_betas(1000))
-        boundary = [-1, *[round(i * 500 / max(1, num_levels - 1)) for i in range(num_levels)], 999]
-        hops = [log_a[lo + 1 : hi + 1].sum() for lo, hi in zip(boundary[:-1], boundary[1:], strict=True)]
-        sigma = torch.stack([torch.sqrt(-torch.expm1(2 * h)) for h in hops]).tolist()
+        fine = -(-max(1, num_levels - 1) // 500)
+        boundary = [0, fine, *[fine + round(i * 500 * fine / (num_levels - 1)) for i in range(1, num_levels)], 1000 * fine]
+        sigma = _stretches(fine, boundary)
         return cls.from_sigmas(sigma[1:], sigma[0] if initial_noise is None else initial_noise, top_spring=False)
 
     @classmethod
@@ -96,11 +93,9 @@ class NoiseSchedule:
         """
         if num_levels < 1:
             raise UserError(f"num_levels {num_levels}: must be at least 1")
-        fine = 1000 * -(-num_levels // 1000)
-        log_a = 0.5 * torch.log1p(-_linear_betas(fine) * (1000 / fine))
-        boundary = [round(i * fine / num_levels) for i in range(num_levels + 1)]
-        hops = [log_a[lo:hi].sum() for lo, hi in zip(boundary[:-1], boundary[1:], strict=True)]
-        return cls.from_sigmas([math.sqrt(-math.expm1(2 * float(h))) for h in hops], initial_noise, top_spring)
+        fine = -(-num_levels // 1000)
+        boundary = [round(i * 1000 * fine / num_levels) for i in range(num_levels + 1)]
+        return cls.from_sigmas(_stretches(fine, boundary), initial_noise, top_spring)
 
     @classmethod
     def t1k(cls) -> NoiseSchedule:
@@ -205,5 +200,9 @@ class NoiseSchedule:
         return expand(self.scale[t], x) * x_t, x_next
 
 
-def _linear_betas(num: int) -> Tensor:
-    return torch.linspace(1e-4, 0.02, num, dtype=torch.float64)
+def _stretches(fine: int, boundary: Sequence[int]) -> list[float]:
+    """Noise of the hops between boundaries of the ladder of 1000 steps with linear beta, each divided in ``fine``."""
+    beta = torch.linspace(1e-4, 0.02, 1000 * fine, dtype=torch.float64) / fine
+    log_a_cum = torch.cat([beta.new_zeros(1), 0.5 * torch.log1p(-beta)]).cumsum(0)
+    log_a = log_a_cum[list(boundary[1:])] - log_a_cum[list(boundary[:-1])]
+    return torch.sqrt(-torch.expm1(2 * log_a)).tolist()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 HALF_WIDTH = 6.0
-NUM_CELLS = 768
+NUM_CELLS = 512
 _CHUNK = 1 << 15
 
 

@@ -31,7 +31,7 @@ from springwell.errors import DivergenceError, UserError
 from springwell.model import Model, build_energy, build_schedule, initial_step_size
 from springwell.noise import Noise
 from springwell.progress import Reporter, Silent
-from springwell.samplers import KERNELS, adapt_step_size
+from springwell.samplers import KERNELS, Chains, adapt_step_size
 from springwell.training.checkpoint import good_checkpoints, match, newest_record, save_checkpoint
 from springwell.training.ema import update_ema
 from springwell.training.run import Run, model_tensors
@@ -101,7 +101,7 @@ def train(
     shift, scale = data.shift.to(accelerator.device), data.scale.to(accelerator.device)
     num_levels, dim = schedule.num_levels, math.prod(data.event_shape)
     statistics = torch.zeros(num_levels, len(STATISTICS), dtype=torch.float64, device=accelerator.device)
-    chains = objectives.Chains(KERNELS[sampler.kernel], sampler.num_steps, step_size, sampler.chain_start)
+    chains = Chains(KERNELS[sampler.kernel], sampler.num_steps, step_size, sampler.jump_proposals)
 
     state = {f"model.{name}": tensor for name, tensor in model_tensors(average, step_size, shift, scale).items()}
     state |= {f"current.{name}": tensor for name, tensor in energy.state_dict().items()}
@@ -132,7 +132,7 @@ def train(
             if config.objective == "dsm":
                 outcome = objectives.dsm(model, schedule, t, y_t, x_next)
             else:
-                outcome = objectives.recovery(model, energy, schedule, chains, weight, t, y_t, x_next, noise)
+                outcome = objectives.recovery(model, energy, schedule, chains, weight, t, y_t, x_next, noise, sampler.chain_start)
 
             lr = learning_rate(config, iteration)
             for group in optimizer.param_groups:

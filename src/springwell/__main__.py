@@ -1,0 +1,3 @@
+from springwell.cli import main
+
+main()

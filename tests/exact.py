@@ -1,0 +1,47 @@
+"""Models whose every level is known in closed form, for tests."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from springwell.schedule import NoiseSchedule
+
+
+class GaussianEnergy:
+    """Exact f(y, t) of data N(mean, variance I): y_t = scale_t x_t is Gaussian at every level."""
+
+    def __init__(self, schedule: NoiseSchedule, mean: float = 0.0, variance: float = 1.0):
+        self.mean = schedule.scale * schedule.a_cum[:-1] * mean
+        self.variance = schedule.scale**2 * (schedule.a_cum[:-1] ** 2 * variance + schedule.sigma_cum[:-1] ** 2)
+
+    def __call__(self, y: Tensor, t: Tensor) -> Tensor:
+        mean, variance = (v[t].to(y.dtype)[:, None] for v in (self.mean, self.variance))
+        return -((y.flatten(1) - mean).square() / (2 * variance)).sum(-1)
+
+
+class MixtureEnergy:
+    """Exact f(y, t) of one-dimensional data: a mixture of two Gaussians."""
+
+    def __init__(self, schedule: NoiseSchedule, weight: float = 0.3, centre: float = 1.5, width: float = 0.2):
+        a, self.scale = schedule.a_cum[:-1], schedule.scale
+        self.centres = torch.stack([-centre * a * self.scale, centre * a * self.scale], -1)
+        self.variance = self.scale**2 * (a**2 * width**2 + schedule.sigma_cum[:-1] ** 2)
+        self.log_weights = torch.tensor([math.log(weight), math.log(1 - weight)])
+
+    def __call__(self, y: Tensor, t: Tensor) -> Tensor:
+        square = (y - self.centres[t].to(y.dtype)).square()
+        return (self.log_weights.to(y.dtype) - square / (2 * self.variance[t].to(y.dtype)[:, None])).logsumexp(-1)
+
+
+def within(estimate: float, expected: float, standard_error: float, number: float = 4.5) -> bool:
+    return abs(estimate - expected) <= number * standard_error
+
+
+def check_moments(x: Tensor, mean: float, variance: float, slack: float = 0.0) -> None:
+    """Mean, variance and third moment of independent Gaussian draws, within 4.5 standard errors plus ``slack``."""
+    x = x.double().flatten()
+    n, s = len(x), math.sqrt(variance)
+    assert within(float(x.mean()), mean, s / math.sqrt(n) + slack / 4.5)
+    assert within(float((x - mean).square().mean()), variance, variance * math.sqrt(2 / n) + slack / 4.5)
+    assert within(float((x - mean).pow(3).mean()), 0.0, s**3 * math.sqrt(15 / n) + slack / 4.5)

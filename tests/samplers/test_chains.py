@@ -1,0 +1,110 @@
+"""Sampling one conditional: closed-form posteriors, jumps between modes, adaptation."""
+
+import torch
+
+from springwell.conditional import Conditional, normal_approximation, value_and_grad
+from springwell.noise import Noise
+from springwell.samplers import Chains, adapt_step_size, jump, mala, run_conditional
+from springwell.schedule import NoiseSchedule
+from tests.exact import GaussianEnergy, MixtureEnergy, check_moments, within
+
+SCHEDULE = NoiseSchedule.from_sigmas([0.5, 0.8], 0.1)
+
+
+def posterior(schedule, energy, level, x_next):
+    """Mean and variance of y_t given x_{t+1}, for Gaussian data."""
+    prior, spring = 1 / float(energy.variance[level]), float(schedule.spring_precision[level])
+    variance = 1 / (prior + spring)
+    return variance * (prior * float(energy.mean[level]) + spring * x_next), variance
+
+
+def test_conditional_gradient_is_its_derivative():
+    energy, t = MixtureEnergy(SCHEDULE), torch.tensor([0, 1, 1])
+    conditional = Conditional(energy, SCHEDULE, t, torch.tensor([[0.3], [-1.0], [2.0]], dtype=torch.float64))
+    y = torch.tensor([[0.1], [0.4], [1.1]], dtype=torch.float64)
+    value, grad = conditional.value_and_grad(y)
+    plain_value, plain_grad = value_and_grad(lambda z: conditional(z), y)
+    torch.testing.assert_close(value, plain_value)
+    torch.testing.assert_close(grad, plain_grad)
+    torch.testing.assert_close(conditional.grad(y), plain_grad)
+
+
+def test_chains_sample_the_closed_form_posterior():
+    n, x = 20_000, 0.7
+    energy = GaussianEnergy(SCHEDULE, mean=0.4, variance=0.3)
+    for level in (0, 1):
+        mean, variance = posterior(SCHEDULE, energy, level, x)
+        t, x_next = torch.full((n,), level), torch.full((n, 1), x)
+        for proposals in (0, 4):
+            chains = Chains(mala, 25, torch.full((2,), 1.2 * variance**0.5), proposals)
+            y, _ = run_conditional(chains, energy, SCHEDULE, t, x_next, x_next, Noise(0, torch.arange(n)))
+            check_moments(y, mean, variance)
+
+
+def test_normal_approximation_has_its_moments():
+    n = 20_000
+    energy = GaussianEnergy(SCHEDULE, mean=0.4, variance=0.3)
+    t, x_next = torch.zeros(n, dtype=torch.long), torch.full((n, 1), 0.7)
+    y = normal_approximation(energy, SCHEDULE, t, x_next, Noise(0, torch.arange(n)))
+    score = -(0.7 - float(energy.mean[0])) / float(energy.variance[0])
+    sigma = float(SCHEDULE.sigma[1])
+    check_moments(y, 0.7 + sigma**2 * score, sigma**2)
+
+
+def test_jumps_find_the_weights_of_separated_modes_where_langevin_steps_do_not():
+    """Two modes 24 widths apart, seen from the middle: the posterior has the prior's weights, 0.3 and 0.7."""
+    schedule, n = NoiseSchedule.from_sigmas([0.9], 0.0), 20_000
+    energy = MixtureEnergy(schedule, weight=0.3, centre=1.2, width=0.1)
+    t, x_next = torch.zeros(n, dtype=torch.long), torch.zeros(n, 1)
+    start = torch.full((n, 1), -1.2 * float(schedule.scale[0]))
+    step = torch.full((1,), 0.04)
+    stuck, _ = run_conditional(Chains(mala, 20, step), energy, schedule, t, x_next, start, Noise(0, torch.arange(n)))
+    assert float((stuck > 0).double().mean()) == 0
+    free, _ = run_conditional(Chains(mala, 100, step, 16), energy, schedule, t, x_next, start, Noise(0, torch.arange(n)))
+    assert within(float((free > 0).double().mean()), 0.7, (0.21 / n) ** 0.5)
+
+
+def test_one_jump_leaves_the_conditional_invariant():
+    schedule, n = NoiseSchedule.from_sigmas([0.7], 0.0), 100_000
+    energy = GaussianEnergy(schedule, mean=0.5, variance=0.2)
+    mean, variance = posterior(schedule, energy, 0, 0.4)
+    t, x_next = torch.zeros(n, dtype=torch.long), torch.full((n, 1), 0.4)
+    exact = mean + variance**0.5 * Noise(1, torch.arange(n)).normal(1)
+    y = jump(exact, energy, schedule, t, x_next, 3, Noise(2, torch.arange(n)))
+    check_moments(y, mean, variance)
+    assert float((y != exact).double().mean()) > 0.3
+
+
+def test_levels_without_spring_do_not_jump():
+    schedule = NoiseSchedule.t6()
+    t = torch.tensor([4, 5] * 50)
+    y = Noise(0, torch.arange(100)).normal(2)
+    moved = jump(y, GaussianEnergy(schedule), schedule, t, y, 8, Noise(1, torch.arange(100)))
+    assert torch.equal(moved[t == 5], y[t == 5])
+    assert bool((moved[t == 4] != y[t == 4]).any())
+
+
+def test_adaptation_settles_at_the_target():
+    """From steps 20 times too small and too large, the acceptance of a Gaussian settles at 0.65 +- 0.02."""
+    n, target = 500, 0.65
+    step = torch.tensor([0.05, 20.0])
+    t = torch.arange(2 * n) % 2
+    y = Noise(0, torch.arange(2 * n)).normal(5)
+    history = []
+    for i in range(400):
+        state = mala.init(y, lambda z: -0.5 * z.square().sum(-1))
+        state, info = mala.step(state, lambda z: -0.5 * z.square().sum(-1), step[t], Noise(1, torch.arange(2 * n), stream=i))
+        y = state.y
+        total = torch.zeros(2).index_add(0, t, info.acceptance)
+        step = adapt_step_size(step, total, torch.full((2,), float(n)), target)
+        history.append(total / n)
+    settled = torch.stack(history[-100:]).mean(0)
+    torch.testing.assert_close(settled, torch.full((2,), target), rtol=0, atol=0.02)
+    assert float((step[0] / step[1]).log().abs()) < 0.1
+
+
+def test_adaptation_leaves_levels_without_chains_alone():
+    step = torch.tensor([0.3, 0.4])
+    new = adapt_step_size(step, torch.tensor([0.9, 0.0]), torch.tensor([1.0, 0.0]), 0.6)
+    assert float(new[1]) == float(step[1])
+    assert float(new[0]) > float(step[0])

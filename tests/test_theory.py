@@ -1,0 +1,186 @@
+"""The paper's own statements, checked by numbers."""
+
+import math
+
+import pytest
+import torch
+
+from springwell import objectives
+from springwell.conditional import value_and_grad
+from springwell.data import log_density, toy_data
+from springwell.noise import Noise
+from springwell.samplers import Chains, langevin, mala
+from springwell.schedule import NoiseSchedule
+
+
+def slope(x, y):
+    """Slope of log y over log x, by least squares."""
+    x, y = (torch.tensor(v, dtype=torch.float64).log() for v in (x, y))
+    return float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
+
+
+@pytest.mark.parametrize("name", ["eight_gaussians", "two_moons", "rings"])
+def test_scores_of_data_and_noisy_data_differ_in_second_order(name):
+    """grad log p(x) and the score of x + sigma eps at the same point differ by O(sigma^2): measured slope 2 +- 0.05."""
+    toy = toy_data(name)
+    x = toy.sample(Noise(0, torch.arange(200), dtype=torch.float64))
+
+    def score(sigma):
+        return value_and_grad(lambda z: log_density(toy, z, 1.0, sigma), x)[1]
+
+    clean, sigmas = score(0.0), [0.001, 0.002, 0.004, 0.008]
+    difference = [float((score(s) - clean).norm(dim=-1).mean()) for s in sigmas]
+    assert slope(sigmas, difference) == pytest.approx(2.0, abs=0.05)
+
+
+class Family(torch.nn.Module):
+    """f(y) = theta . features(y), one-dimensional."""
+
+    def __init__(self):
+        super().__init__()
+        self.theta = torch.nn.Parameter(torch.tensor([0.8, -0.6, 0.3], dtype=torch.float64))
+
+    @staticmethod
+    def features(y):
+        return torch.cat([torch.sin(y), 0.5 * y**2, torch.cos(2 * y)], -1)
+
+    def forward(self, y, t=None):
+        return self.features(y) @ self.theta
+
+
+class Fixed:
+    """In place of Noise: the numbers it is given."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def normal(self, *shape):
+        return self.values.view(-1, *shape)
+
+
+# Three-point Gauss-Hermite nodes with equal weights (1 : 4 : 1): exact for polynomials up to degree 5.
+HERMITE = torch.tensor([-math.sqrt(3.0), 0, 0, 0, 0, math.sqrt(3.0)], dtype=torch.float64)
+
+
+def pairs(sigma):
+    """All (y, x_next, eps') with y at the quantiles of a law of data and both noises at the nodes."""
+    y = torch.special.ndtri((torch.arange(40, dtype=torch.float64) + 0.5) / 40) * 0.7 + 0.4
+    y, eps, eps_neg = (v.reshape(-1, 1) for v in torch.meshgrid(y, HERMITE, HERMITE, indexing="ij"))
+    return y, y + sigma * eps, eps_neg
+
+
+def normal_approximation_gradient(sigma):
+    """Gradient of the recovery objective with K = 0."""
+    family, schedule = Family(), NoiseSchedule.from_sigmas([sigma])
+    y, x_next, eps = pairs(sigma)
+    chains = Chains(langevin, 0, torch.ones(1))
+    t, weight = torch.zeros(len(y), dtype=torch.long), torch.ones(1, dtype=torch.float64)
+    outcome = objectives.recovery(family, family, schedule, chains, weight, t, y, x_next, Fixed(eps))
+    outcome.loss.mean().backward()
+    return family.theta.grad
+
+
+def dsm_gradient(sigma):
+    family, schedule = Family(), NoiseSchedule.from_sigmas([sigma])
+    y, x_next, _ = pairs(sigma)
+    objectives.dsm(family, schedule, torch.zeros(len(y), dtype=torch.long), y, x_next).loss.mean().backward()
+    return family.theta.grad
+
+
+def exact_recovery_gradient(sigma):
+    """d/dtheta of -log p(y | x_next), the expectation under the conditional by dense quadrature."""
+    family = Family()
+    y, x_next, _ = pairs(sigma)
+    z = x_next + sigma * torch.linspace(-9, 9, 1201, dtype=torch.float64)
+    with torch.no_grad():
+        features = Family.features(z[..., None])
+        log_p = features @ family.theta - (z - x_next) ** 2 / (2 * sigma**2)
+        expected = (torch.softmax(log_p, -1)[..., None] * features).sum(1)
+    return (expected - Family.features(y)).mean(0)
+
+
+@pytest.mark.parametrize("other", [normal_approximation_gradient, dsm_gradient])
+def test_gradients_agree_with_recovery_likelihood_as_sigma_vanishes(other):
+    """The learning gradients of K = 0 and of score matching approach the exact one: relative error O(sigma^2)."""
+    sigmas, errors = [0.4, 0.2, 0.1, 0.05], []
+    for sigma in sigmas:
+        exact = exact_recovery_gradient(sigma)
+        errors.append(float((other(sigma) - exact).norm() / exact.norm()))
+    assert errors[-1] < 0.01
+    assert slope(sigmas[1:], errors[1:]) == pytest.approx(2.0, abs=0.3)
+
+
+def test_recovery_estimate_has_the_predicted_variance():
+    """Estimating the mean of N(mu, s^2) by recovery likelihood, 800 times over, with the library's objective and chains.
+
+    Of the information 1 / s^2 that y carries, the 1 / (s^2 + sigma^2) that x_next carries by itself is lost (the recovery
+    likelihood conditions on it), so n Var = s^2 (s^2 + sigma^2) / sigma^2 instead of the maximum-likelihood s^2.
+    """
+    replicates, n, mu, s, sigma = 800, 60, 0.5, 0.7, 0.7
+    schedule = NoiseSchedule.from_sigmas([sigma] * replicates)
+    t = torch.arange(replicates).repeat_interleave(n)
+    noise = Noise(0, torch.arange(replicates * n))
+    y = mu + s * noise.normal(1)
+    x_next = y + sigma * noise.normal(1)
+
+    class Location(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mean = torch.nn.Parameter(torch.zeros(replicates))
+
+        def forward(self, y, t):
+            return -(y[:, 0] - self.mean[t]) ** 2 / (2 * s**2)
+
+    energy = Location()
+    chains = Chains(mala, 8, torch.full((replicates,), 1.1 * s * sigma / math.hypot(s, sigma)))
+    information = sigma**2 / (s**2 * (s**2 + sigma**2))
+    warm, averaged, total = 40, 120, torch.zeros(replicates)
+    for i in range(warm + averaged):
+        weight = torch.ones(replicates)
+        outcome = objectives.recovery(energy, energy, schedule, chains, weight, t, y, x_next, Noise(1, torch.arange(len(y)), i), "data")
+        energy.mean.grad = None
+        (outcome.loss.sum() / n).backward()
+        with torch.no_grad():
+            energy.mean -= 0.3 * energy.mean.grad / information
+            total += energy.mean * (i >= warm)
+    estimate = (total / averaged).double()
+
+    closed_form = (((s**2 + sigma**2) * y - s**2 * x_next) / sigma**2).view(replicates, n).mean(1).double()
+    variance = s**2 * (s**2 + sigma**2) / (n * sigma**2)
+    # The chains' noise, averaged over the iterations, adds 1 / averaged of the variance; an average of AR(1) noise twice that.
+    assert float((estimate - closed_form).square().mean()) < 3 * variance / averaged + 1e-4 * variance
+    assert abs(float(estimate.mean()) - mu) < 4.5 * math.sqrt(variance / replicates)
+    ratio = float(estimate.var()) / variance
+    assert abs(ratio - 1) < 4.5 * math.sqrt(2 / replicates) + 3 / averaged
+    # The maximum-likelihood estimate of the same data is the better one, by exactly the information lost.
+    mle = y.view(replicates, n).mean(1).double()
+    assert float(mle.var()) / (s**2 / n) == pytest.approx(1, abs=4.5 * math.sqrt(2 / replicates))
+    assert 1 / (n * variance) == pytest.approx(1 / s**2 - 1 / (s**2 + sigma**2))
+
+
+def test_score_matching_learns_the_noisy_score():
+    """Of Gaussian data, f = -theta y^2 / 2 has its least score-matching loss at theta = 1 / (s^2 + sigma^2)."""
+    s, sigma = 0.8, 0.5
+    schedule = NoiseSchedule.from_sigmas([sigma])
+    y = (torch.special.ndtri((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000) * s)[:, None]
+    y, eps = y.repeat_interleave(6, 0), HERMITE.repeat(4000)[:, None]
+    s_square = float(y.square().mean())
+    theta = torch.tensor(1 / (s_square + sigma**2), dtype=torch.float64, requires_grad=True)
+    energy = lambda z, t: -0.5 * theta * z[:, 0] ** 2  # noqa: E731
+    objectives.dsm(energy, schedule, torch.zeros(len(y), dtype=torch.long), y, y + sigma * eps).loss.mean().backward()
+    assert theta.grad is not None
+    assert abs(float(theta.grad)) < 1e-12
+
+
+def test_one_sign():
+    """Gradient descent on the loss raises f at data and lowers it at negatives."""
+    family, schedule = Family(), NoiseSchedule.from_sigmas([0.5])
+    y = torch.full((4, 1), 0.9, dtype=torch.float64)
+    chains: Chains = Chains(langevin, 3, torch.full((1,), 0.2))
+    t = torch.zeros(4, dtype=torch.long)
+    noise = Noise(0, torch.arange(4), dtype=torch.float64)
+    outcome = objectives.recovery(family, family, schedule, chains, torch.ones(1, dtype=torch.float64), t, y, y, noise)
+    before = float((outcome.f_pos - outcome.f_neg).mean())
+    assert float(outcome.loss.detach().mean()) == pytest.approx(-before)
+
+
