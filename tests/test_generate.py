@@ -1,0 +1,61 @@
+"""Progressive sampling with exact energies gives the data back, for every kind of schedule."""
+
+import pytest
+import torch
+
+from springwell.generate import denoise, progressive
+from springwell.noise import Noise
+from springwell.samplers import Chains, mala
+from springwell.schedule import NoiseSchedule
+from tests.exact import GaussianEnergy, MixtureEnergy, check_moments, within
+
+MEAN, VARIANCE = 0.5, 0.4
+
+
+def run(schedule, energy, steps, n=6000, fraction=0.9, jumps=0):
+    # A well of a Gaussian held by its spring has variance v; steps near v^(1/2) mix in a few iterations.
+    variance = 1 / (1 / GaussianEnergy(schedule, MEAN, VARIANCE).variance + schedule.spring_precision)
+    chains = Chains(mala, steps, fraction * variance.sqrt().float(), jumps)
+    *_, (t, x, _) = progressive(energy, schedule, chains, (1,), Noise(0, torch.arange(n)))
+    assert t == 0
+    return x
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        NoiseSchedule.t6(),
+        NoiseSchedule.log_snr(5),
+        NoiseSchedule.from_sigmas([0.6, 0.7, 0.8, 0.95], 0.05),
+        NoiseSchedule.marginal(0.1),
+        NoiseSchedule.log_snr(8, initial_noise=0.0, top_spring=False),
+    ],
+    ids=["t6", "log-snr", "sigmas", "marginal", "no initial noise"],
+)
+def test_gaussian_data_come_back(schedule):
+    x = run(schedule, GaussianEnergy(schedule, MEAN, VARIANCE), 25)
+    a, sigma = float(schedule.a_cum[0]), float(schedule.sigma_cum[0])
+    # x_T is drawn from N(0, I) though it has mean abar_T m; what is left of that after the springs is below 0.02.
+    check_moments(x, a * MEAN, a**2 * VARIANCE + sigma**2, slack=0.02)
+
+
+def test_normal_approximation_along_t1k():
+    """K = 0 with a thousand levels: the discretisation error is of the order of the hops' variance, 0.02."""
+    schedule = NoiseSchedule.t1k()
+    x = run(schedule, GaussianEnergy(schedule, MEAN, VARIANCE), 0, n=4000)
+    check_moments(x, MEAN, VARIANCE, slack=0.02)
+
+
+def test_mixture_keeps_its_weights():
+    schedule, n = NoiseSchedule.from_sigmas([0.5, 0.6, 0.7, 0.8, 0.9], 0.05), 8000
+    x = run(schedule, MixtureEnergy(schedule, 0.3, 1.2, 0.15), 20, n, fraction=0.5, jumps=8)
+    assert within(float((x < 0).double().mean()), 0.3, (0.21 / n) ** 0.5 + 0.004)
+
+
+def test_denoising_is_the_posterior_mean():
+    schedule = NoiseSchedule.from_sigmas([0.5], 0.3)
+    energy = GaussianEnergy(schedule, MEAN, VARIANCE)
+    x_0 = torch.tensor([[0.2], [1.4]], dtype=torch.float64)
+    a, sigma = float(schedule.a_cum[0]), float(schedule.sigma_cum[0])
+    gain = a * VARIANCE / (a**2 * VARIANCE + sigma**2)
+    torch.testing.assert_close(denoise(energy, schedule, x_0), MEAN + gain * (x_0 - a * MEAN))

@@ -1,0 +1,262 @@
+"""The loop: resumption to the bit, the moving average, objectives, divergence, and what is written."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from springwell.config import ScheduleConfig
+from springwell.data import toy_data
+from springwell.errors import DivergenceError, UserError
+from springwell.noise import Noise
+from springwell.training import trainer
+from springwell.training.ema import update_ema
+from springwell.training.run import Run, load
+from springwell.training.trainer import learning_rate, train
+from tests.training.tiny import changed, tiny
+
+
+# The paper's chains: from the noisy observation, without jumps.
+PAPER = {"chain_start": "noisy", "jump_proposals": 0}
+
+
+def tensors(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "undisturbed"
+    assert train(tiny(), out, "cpu").status == "finished"
+    return out
+
+
+@pytest.mark.parametrize("pieces", [(1, 9, 20), (10, 13, 7), (29, 1)])
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, undisturbed, pieces):
+    out = tmp_path / "run"
+    for i, piece in enumerate(pieces):
+        status = train(tiny(), out, "cpu", stop_after=piece).status
+        assert status == ("finished" if i == len(pieces) - 1 else "interrupted")
+    assert same(tensors(out), tensors(undisturbed))
+    newest = "checkpoints/checkpoint-00000030.safetensors"
+    assert same(load_file(out / newest), load_file(undisturbed / newest))
+    assert (out / "metrics.jsonl").read_text() == (undisturbed / "metrics.jsonl").read_text()
+
+
+def test_seeds_differ_and_repeat(tmp_path, undisturbed):
+    train(tiny(), tmp_path / "again", "cpu")
+    train(tiny(seed=1), tmp_path / "other", "cpu")
+    assert same(tensors(tmp_path / "again"), tensors(undisturbed))
+    assert not same(tensors(tmp_path / "other"), tensors(undisturbed))
+
+
+def test_a_finished_run_is_left_alone(undisturbed):
+    before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in undisturbed.rglob("*") if p.is_file() and p.name != "config.json"}
+    assert train(tiny(), undisturbed, "cpu").status == "already finished"
+    assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in before} == before
+
+
+def test_the_global_generator_is_left_alone(tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train(tiny(iterations=3), tmp_path / "run", "cpu")
+    load(tmp_path / "run").sample(10)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_metrics_have_every_level_and_every_statistic(undisturbed):
+    lines = Run(undisturbed).read_metrics()
+    assert [line["iteration"] for line in lines] == [7, 14, 21, 28, 30]
+    for line in lines:
+        for name in ("loss", "f_pos", "f_neg", "displacement", "acceptance", "step_size"):
+            assert len(line[name]) == 4
+            assert all(isinstance(v, float) for v in line[name])
+
+
+def test_step_sizes_are_adapted_and_saved(undisturbed):
+    model = load(undisturbed)
+    first = 0.45 * model.schedule.sigma[1:].float()
+    assert not torch.allclose(model.step_size, first)
+    assert model.step_size.tolist() == pytest.approx(Run(undisturbed).read_metrics()[-1]["step_size"], rel=1e-5)
+
+
+def test_fixed_step_sizes_stay(tmp_path):
+    config = changed(tiny(iterations=5), "sampler", target_acceptance=None)
+    train(config, tmp_path / "run", "cpu")
+    model = load(tmp_path / "run")
+    assert torch.equal(model.step_size, (0.45 * model.schedule.sigma[1:]).float())
+
+
+def test_old_checkpoints_are_removed(undisturbed):
+    names = sorted(p.name for p in (undisturbed / "checkpoints").iterdir())
+    assert names == [f"checkpoint-000000{i}.{kind}" for i in (20, 30) for kind in ("json", "safetensors")]
+
+
+def test_a_truncated_checkpoint_is_passed_over(tmp_path, undisturbed):
+    out = tmp_path / "run"
+    train(tiny(), out, "cpu", stop_after=25)
+    newest = out / "checkpoints" / "checkpoint-00000025.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    said = _Listener()
+    train(tiny(), out, "cpu", reporter=said)
+    assert any("checkpoint-00000025.safetensors: truncated or altered" in line for line in said.warnings)
+    assert any("resuming" in line and "iteration 20" in line for line in said.lines)
+    assert same(tensors(out), tensors(undisturbed))
+
+
+@pytest.mark.parametrize("content", ["", "{}", "not json", '{"format": 99}', '{"format": 1, "iteration": "x"}', "[1]"])
+def test_a_foreign_record_is_passed_over(tmp_path, content):
+    out = tmp_path / "run"
+    train(tiny(), out, "cpu", stop_after=20)
+    (out / "checkpoints" / "checkpoint-00000099.json").write_text(content)
+    said = _Listener()
+    train(tiny(), out, "cpu", reporter=said, stop_after=1)
+    assert any("checkpoint-00000099.json" in line for line in said.warnings)
+    assert any("iteration 20" in line for line in said.lines)
+
+
+def test_a_checkpoint_of_another_model_is_passed_over(tmp_path):
+    out, other = tmp_path / "run", tmp_path / "other"
+    train(changed(tiny(), "network", width=24), other, "cpu", stop_after=25)
+    train(tiny(), out, "cpu", stop_after=10)
+    for path in (other / "checkpoints").glob("checkpoint-00000025.*"):
+        path.rename(out / "checkpoints" / path.name)
+    said = _Listener()
+    train(tiny(), out, "cpu", reporter=said, stop_after=1)
+    assert any("belongs to another model" in line for line in said.warnings)
+    assert any("iteration 10" in line for line in said.lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda c: changed(c, "training", lr=0.5), "--lr 0.01, not 0.5"),
+        (lambda c: changed(c, "network", width=17), "--width 16, not 17"),
+        (lambda c: replace(c, data="rings"), "--data checkerboard, not rings"),
+    ],
+)
+def test_a_run_of_another_config_is_refused_by_name(tmp_path, change, name):
+    out = tmp_path / "run"
+    train(tiny(), out, "cpu", stop_after=2)
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    with pytest.raises(UserError, match=name.replace(".", r"\.")):
+        train(change(tiny()), out, "cpu")
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+
+
+def test_free_fields_may_change(tmp_path, undisturbed):
+    out = tmp_path / "run"
+    train(tiny(), out, "cpu", stop_after=12)
+    train(tiny(checkpoint_every=5, keep=3), out, "cpu")
+    assert same(tensors(out), tensors(undisturbed))
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path):
+    (tmp_path / "precious.txt").write_text("x")
+    with pytest.raises(UserError, match="is not a run"):
+        train(tiny(), tmp_path, "cpu")
+    assert [p.name for p in tmp_path.iterdir()] == ["precious.txt"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "schedule", "sampler", "lr"),
+    [
+        ("recovery", ScheduleConfig(schedule="linear", num_levels=100), {"num_steps": 0}, 2e-3),
+        ("recovery", ScheduleConfig(schedule="t6", num_levels=6), {"kernel": "langevin", "step_size": "authors", **PAPER}, 1e-3),
+        ("recovery", ScheduleConfig(schedule="log-snr", num_levels=5), {"num_steps": 6, **PAPER}, 1e-3),
+        ("dsm", ScheduleConfig(schedule="linear", num_levels=20), {}, 5e-3),
+        ("marginal", ScheduleConfig(schedule="marginal", initial_noise=0.1), {"kernel": "langevin", "step_fraction": 0.1, **PAPER}, 1e-3),
+    ],
+    ids=["normal approximation", "t6", "ladder", "dsm", "marginal"],
+)
+def test_every_objective_moves_towards_the_data(tmp_path, objective, schedule, sampler, lr):
+    """A few hundred iterations on eight_gaussians raise f at data over f between the modes, on the same circle."""
+    config = changed(tiny(iterations=200, batch=128, lr=lr, log_every=50), "sampler", **sampler)
+    config = replace(config, objective=objective, schedule=schedule, data="eight_gaussians")
+    config = changed(config, "network", output_scale="step" if schedule.schedule == "t6" else "learned")
+    train(config, tmp_path / "run", "cpu")
+    model = load(tmp_path / "run")
+    noise = Noise(9, torch.arange(2000))
+    level = torch.zeros(2000, dtype=torch.long)
+    data = model.schedule.diffuse(toy_data("eight_gaussians").sample(noise), level, noise)
+    angle = torch.arange(8) * (torch.pi / 4) + torch.pi / 8
+    between = 1.4 * torch.stack([angle.cos(), angle.sin()], -1)
+    scale_0 = model.schedule.scale[0].float()
+    gap = model.f(scale_0 * data).mean() - model.f(scale_0 * between).mean()
+    assert float(gap.detach()) > 0.1
+
+
+def test_runaway_training_stops_with_its_level_and_keeps_the_last_checkpoint(tmp_path):
+    config = changed(tiny(iterations=4000, lr=1.0, clip=None, log_every=5, checkpoint_every=5, warmup=0), "sampler", **PAPER)
+    with pytest.raises(DivergenceError, match=r"at level \d|is not finite"):
+        train(config, tmp_path / "run", "cpu")
+    kept = [json.loads(p.read_text())["iteration"] for p in (tmp_path / "run" / "checkpoints").glob("*.json")]
+    for path in (tmp_path / "run" / "checkpoints").glob("*.safetensors"):
+        assert all(bool(torch.isfinite(t).all()) for t in load_file(path).values())
+    assert all(k % 5 == 0 for k in kept)
+
+
+def test_non_finite_values_are_never_saved(tmp_path, monkeypatch):
+    """A nan that the logged window would show only later is found before the checkpoint is written."""
+    real = trainer.update_ema
+
+    def poison(average, current, decay, iteration):
+        real(average, current, decay, iteration)
+        if iteration == 12:
+            next(average.parameters()).data.fill_(float("nan"))
+
+    monkeypatch.setattr(trainer, "update_ema", poison)
+    with pytest.raises(DivergenceError, match="last good checkpoint is checkpoint-00000010"):
+        train(tiny(log_every=1000), tmp_path / "run", "cpu")
+    assert sorted(p.stem for p in (tmp_path / "run" / "checkpoints").glob("*.json")) == ["checkpoint-00000010"]
+
+
+def test_moving_average_formula():
+    average, current = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+    values, weight = [1.0, 4.0, -2.0, 3.0], None
+    for i, value in enumerate(values):
+        torch.nn.init.constant_(current.weight, value)
+        if i == 0:
+            torch.nn.init.constant_(average.weight, 0.5)
+            weight = 0.5
+        decay = min(0.9, (1 + i) / (10 + i))
+        update_ema(average, current, 0.9, i)
+        weight = decay * weight + (1 - decay) * value
+    assert float(average.weight.detach()) == pytest.approx(weight, rel=1e-6)
+
+
+def test_learning_rate_rises_and_falls():
+    config = tiny(iterations=1000, warmup=100, lr=0.01)
+    assert learning_rate(config, 0) == pytest.approx(0.01 / 100)
+    assert learning_rate(config, 99) == pytest.approx(0.01, rel=0.03)
+    assert learning_rate(config, 500) == pytest.approx(0.005)
+    assert learning_rate(config, 999) < 1e-6
+    constant = changed(config, "training", lr_decay="constant")
+    assert learning_rate(constant, 999) == 0.01
+
+
+def test_tensorboard(tmp_path):
+    train(tiny(iterations=8, tensorboard=True), tmp_path / "run", "cpu")
+    assert list((tmp_path / "run" / "tensorboard").glob("events*"))
+
+
+class _Listener:
+    """A reporter that remembers."""
+
+    def __init__(self):
+        from springwell.progress import Silent
+
+        self.lines, self.warnings, self.bar = [], [], Silent().bar
+
+    def say(self, line):
+        self.lines.append(line)
+
+    def warn(self, line):
+        self.warnings.append(line)
