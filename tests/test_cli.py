@@ -34,10 +34,18 @@ def finished(tmp_path_factory):
 
 
 def test_help_is_quick_and_imports_nothing_heavy(springwell, tmp_path):
-    script = "import sys, springwell, springwell.cli; print([m for m in ('torch', 'accelerate', 'matplotlib', 'numpy') if m in sys.modules])"
+    heavy = ("torch", "accelerate", "matplotlib", "numpy")
+    script = f"import sys, springwell, springwell.cli; print([m for m in {heavy} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
-    for command in (["--help"], ["train", "--help"], ["train", "checkerboard", "--help"], ["sample", "--help"], ["evaluate", "--help"], ["reproduce", "--help"]):
+    for command in (
+        ["--help"],
+        ["train", "--help"],
+        ["train", "checkerboard", "--help"],
+        ["sample", "--help"],
+        ["evaluate", "--help"],
+        ["reproduce", "--help"],
+    ):
         result = springwell(*command)
         assert result.returncode == 0
         assert "springwell" in result.stdout
@@ -51,7 +59,16 @@ def test_train_trains_samples_measures_and_draws(finished):
     assert out["evaluation"]["num_samples"] == 2000
     assert {"kl", "nll", "entropy", "tv", "mmd2", "mmd2_null_95", "modes_covered"} <= out["evaluation"].keys()
     names = {p.name for p in run.iterdir()}
-    assert {"config.json", "metrics.jsonl", "checkpoints", "previews", "model.safetensors", "evaluation.json", "report.png", "curves.png"} <= names
+    assert {
+        "config.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "previews",
+        "model.safetensors",
+        "evaluation.json",
+        "report.png",
+        "curves.png",
+    } <= names
     assert (run / "previews" / "00000010.png").read_bytes().startswith(b"\x89PNG")
     assert len(result.stdout.splitlines()) == 1
 

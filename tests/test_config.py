@@ -46,7 +46,9 @@ def test_values_out_of_range_are_named(section, values, words):
 
 def test_objectives_that_need_springs_say_so():
     for objective, steps in (("dsm", 5), ("recovery", 0)):
-        config = changed(Config(objective=objective, schedule=ScheduleConfig(schedule="t6", num_levels=6)), "sampler", num_steps=steps)
+        config = changed(
+            Config(objective=objective, schedule=ScheduleConfig(schedule="t6", num_levels=6)), "sampler", num_steps=steps
+        )
         with pytest.raises(UserError, match="needs the spring of every level"):
             config.validate()
     with pytest.raises(UserError, match="use --schedule marginal"):

@@ -129,7 +129,7 @@ def test_recovery_estimate_has_the_predicted_variance():
             self.mean = torch.nn.Parameter(torch.zeros(replicates))
 
         def forward(self, y, t):
-            return -(y[:, 0] - self.mean[t]) ** 2 / (2 * s**2)
+            return -((y[:, 0] - self.mean[t]) ** 2) / (2 * s**2)
 
     energy = Location()
     chains = Chains(mala, 8, torch.full((replicates,), 1.1 * s * sigma / math.hypot(s, sigma)))
@@ -137,7 +137,9 @@ def test_recovery_estimate_has_the_predicted_variance():
     warm, averaged, total = 40, 120, torch.zeros(replicates)
     for i in range(warm + averaged):
         weight = torch.ones(replicates)
-        outcome = objectives.recovery(energy, energy, schedule, chains, weight, t, y, x_next, Noise(1, torch.arange(len(y)), i), "data")
+        outcome = objectives.recovery(
+            energy, energy, schedule, chains, weight, t, y, x_next, Noise(1, torch.arange(len(y)), i), "data"
+        )
         energy.mean.grad = None
         (outcome.loss.sum() / n).backward()
         with torch.no_grad():
@@ -182,5 +184,3 @@ def test_one_sign():
     outcome = objectives.recovery(family, family, schedule, chains, torch.ones(1, dtype=torch.float64), t, y, y, noise)
     before = float((outcome.f_pos - outcome.f_neg).mean())
     assert float(outcome.loss.detach().mean()) == pytest.approx(-before)
-
-

@@ -1,11 +1,11 @@
 """Springwell: train, sample and measure energy-based models by diffusion recovery likelihood.
 
-    import springwell as sw
+import springwell as sw
 
-    result = sw.train(sw.preset("checkerboard"), "runs/checkerboard")
-    model = sw.load("runs/checkerboard")
-    x = model.sample(1000, seed=0)
-    log_p = model.log_density(x)
+result = sw.train(sw.preset("checkerboard"), "runs/checkerboard")
+model = sw.load("runs/checkerboard")
+x = model.sample(1000, seed=0)
+log_p = model.log_density(x)
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from springwell.config import Config
-    from springwell.data import open_data, toy_data
-    from springwell.errors import DivergenceError, UserError
-    from springwell.evaluation.toy import evaluate
-    from springwell.model import Model
-    from springwell.noise import Noise
-    from springwell.presets import PRESETS, preset
-    from springwell.schedule import NoiseSchedule
-    from springwell.training.run import load
-    from springwell.training.trainer import train
+    from springwell.config import Config as Config
+    from springwell.data import open_data as open_data
+    from springwell.data import toy_data as toy_data
+    from springwell.errors import DivergenceError as DivergenceError
+    from springwell.errors import UserError as UserError
+    from springwell.evaluation.toy import evaluate as evaluate
+    from springwell.model import Model as Model
+    from springwell.noise import Noise as Noise
+    from springwell.presets import PRESETS as PRESETS
+    from springwell.presets import preset as preset
+    from springwell.schedule import NoiseSchedule as NoiseSchedule
+    from springwell.training.run import load as load
+    from springwell.training.trainer import train as train
 
 _WHERE = {
     "Config": "config",

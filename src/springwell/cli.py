@@ -147,7 +147,9 @@ def presets_command(command: PresetsCommand, context: Context) -> dict[str, Any]
         print(f"{'preset':<18}{'data':<18}{'objective':<11}{'T':>5}{'K':>5}{'batch':>7}{'iterations':>12}")
         for name, row in rows.items():
             levels = len(row["sigmas"]) if row["schedule"] == "sigmas" else row["num_levels"]
-            print(f"{name:<18}{row['data']:<18}{row['objective']:<11}{levels:>5}{row['num_steps']:>5}{row['batch']:>7}{row['iterations']:>12}")
+            print(
+                f"{name:<18}{row['data']:<18}{row['objective']:<11}{levels:>5}{row['num_steps']:>5}{row['batch']:>7}{row['iterations']:>12}"
+            )
         print("\nspringwell train PRESET [--help]")
     return {"presets": rows}
 
@@ -163,9 +165,16 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
     from springwell.training.trainer import train
 
     result = train(command.config, command.out, command.common.device, context.reporter, preview)
-    out: dict[str, Any] = {"run": str(result.run), "status": result.status, "iteration": result.iteration, "seconds": round(result.seconds, 2)}
+    out: dict[str, Any] = {
+        "run": str(result.run),
+        "status": result.status,
+        "iteration": result.iteration,
+        "seconds": round(result.seconds, 2),
+    }
     if result.status == "interrupted":
-        context.reporter.say(f"interrupted at iteration {result.iteration}; everything is saved in {result.run}: run the same command to go on")
+        context.reporter.say(
+            f"interrupted at iteration {result.iteration}; everything is saved in {result.run}: run the same command to go on"
+        )
         return out
     if not _is_main_process():
         return out
@@ -301,7 +310,8 @@ def _print_evaluation(result: dict[str, Any]) -> None:
         print(f"nll       {result['nll']:.4f} +- {result['nll_standard_error']:.4f} nats   {n} held-out points")
     print(f"mmd2      {result['mmd2']:.2e}      null level (95 %) {result['mmd2_null_95']:.2e}, {n} samples each")
     if "modes" in result:
-        print(f"modes     {result['modes_covered']} of {result['modes']} covered; {100 * result['off_support']:.1f} % of {n} samples off the support (0.1 % of the data)")
+        off = f"{100 * result['off_support']:.1f} % of {n} samples off the support (of the data: 0.1 %)"
+        print(f"modes     {result['modes_covered']} of {result['modes']} covered; {off}")
 
 
 def reproduce_command(command: ReproduceCommand, context: Context) -> dict[str, Any]:
@@ -361,7 +371,8 @@ def parse(arguments: Sequence[str]) -> tuple[str, Any]:
         return name, _tyro(cls, rest, name)
     if not rest or rest[0].startswith("-"):
         if "-h" in rest or "--help" in rest:
-            print(f"springwell train PRESET [overrides]\n\npresets: {', '.join(PRESETS)}\n\nThe overrides, with the values of '{next(iter(PRESETS))}':\n")
+            print(f"springwell train PRESET [overrides]\n\npresets: {', '.join(PRESETS)}\n")
+            print(f"The overrides, with the values of '{next(iter(PRESETS))}':\n")
             rest, chosen = ["--help"], next(iter(PRESETS))
         else:
             raise UserError(f"train: no preset given; choose {', '.join(PRESETS)}")

@@ -151,7 +151,9 @@ class Config:
         _check("step_fraction", sampler.step_fraction, 0 < sampler.step_fraction < 10, "a value in (0, 10)")
         _check("noise_scale", sampler.noise_scale, 0 <= sampler.noise_scale <= 1, "a value in [0, 1]")
         if sampler.target_acceptance is not None:
-            _check("target_acceptance", sampler.target_acceptance, 0 < sampler.target_acceptance < 1, "a value in (0, 1), or None")
+            _check(
+                "target_acceptance", sampler.target_acceptance, 0 < sampler.target_acceptance < 1, "a value in (0, 1), or None"
+            )
         if sampler.kernel == "mala" and sampler.noise_scale != 1:
             raise UserError(f"--noise-scale {sampler.noise_scale}: a Metropolis test needs 1; use --kernel langevin")
         for name in ("iterations", "batch", "log_every", "checkpoint_every", "keep"):
@@ -173,13 +175,14 @@ class Config:
         if network.num_features and not network.bandwidths:
             raise UserError("--bandwidths: empty; give the scales of the random frequencies, for instance 1.5 5")
         if self.objective == "marginal" and schedule.schedule != "marginal":
-            raise UserError(f"--objective marginal: has no spring, but --schedule is {schedule.schedule}; use --schedule marginal")
+            raise UserError(
+                f"--objective marginal: has no spring, but --schedule is {schedule.schedule}; use --schedule marginal"
+            )
         if self.objective == "dsm" or (self.objective == "recovery" and sampler.num_steps == 0):
             what = "dsm" if self.objective == "dsm" else "recovery with --num-steps 0"
             if schedule.schedule in ("t6", "marginal") or not schedule.top_spring:
-                raise UserError(
-                    f"--objective {what}: needs the spring of every level, which --schedule {schedule.schedule} has not; use linear or log-snr"
-                )
+                missing = f"--schedule {schedule.schedule} has not"
+                raise UserError(f"--objective {what}: needs the spring of every level, which {missing}; use linear or log-snr")
         if self.objective == "marginal" and sampler.num_steps == 0:
             raise UserError("--num-steps 0: the marginal objective has no normal approximation; use at least 1")
 

@@ -1,8 +1,8 @@
 """A trained model: an energy with its noise schedule and its step sizes.
 
-    model = springwell.load("runs/checkerboard")
-    x = model.sample(1000, seed=0)
-    log_p = model.log_density(x)
+model = springwell.load("runs/checkerboard")
+x = model.sample(1000, seed=0)
+log_p = model.log_density(x)
 """
 
 from __future__ import annotations
@@ -139,9 +139,8 @@ class Model:
                 worst = torch.maximum(worst, (~torch.isfinite(u)).any() * (t + 1))
             assert u is not None
             if int(worst):
-                raise DivergenceError(
-                    f"sampling diverged at level {int(worst) - 1} (values are not finite); train longer, or sample with fewer or smaller steps"
-                )
+                where = f"sampling diverged at level {int(worst) - 1} (values are not finite)"
+                raise DivergenceError(f"{where}; train longer, or sample with fewer or smaller steps")
             if self.config.sampler.denoise:
                 u = denoise(self.energy, self.schedule, u)
             yield (self.shift + self.scale * u)[: num - start]
@@ -168,7 +167,9 @@ class Model:
     def normaliser(self) -> Normaliser:
         """log Z_0 of the density of x_0 in standardised coordinates, by quadrature; in two dimensions only."""
         if self.event_shape != (2,):
-            raise UserError(f"log-density of shape {list(self.event_shape)}: the normaliser is known in 2 dimensions only; use model.f")
+            raise UserError(
+                f"log-density of shape {list(self.event_shape)}: the normaliser is known in 2 dimensions only; use model.f"
+            )
         if self._normaliser is None:
             self._normaliser = normaliser(self._unnormalised, self.device)
         return self._normaliser

@@ -63,9 +63,7 @@ def recovery(
     return Outcome(weight[t] * (f_neg - f_pos), f_pos.detach(), f_neg.detach(), displacement, acceptance)
 
 
-def dsm(
-    model: EnergyFunction, schedule: NoiseSchedule, t: Tensor, y_t: Tensor, x_next: Tensor
-) -> Outcome:
+def dsm(model: EnergyFunction, schedule: NoiseSchedule, t: Tensor, y_t: Tensor, x_next: Tensor) -> Outcome:
     """Denoising score matching of the explicit energy; differentiates the gradient of f once more."""
     x_next = x_next.detach().requires_grad_()
     f = model(x_next, t)

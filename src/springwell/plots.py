@@ -17,7 +17,7 @@ from springwell.model import Model
 
 LIMIT = 3.0
 _CELLS = 240
-_STYLE = {"font.size": 9, "axes.titlesize": 9, "figure.dpi": 100, "savefig.dpi": 200, "font.family": "DejaVu Sans"}
+_STYLE: Any = {"font.size": 9, "axes.titlesize": 9, "figure.dpi": 100, "savefig.dpi": 200, "font.family": "DejaVu Sans"}
 
 
 def new_figure(rows: int, columns: int, size: float = 2.1) -> tuple[Any, Any]:
@@ -52,7 +52,15 @@ def draw_density(ax: Any, log_value: Tensor, limit: float = LIMIT, title: str = 
     """A density given by its log at :func:`panel_points`, each panel on its own scale."""
     value = (log_value - log_value[torch.isfinite(log_value)].max()).exp().nan_to_num(0).view(_CELLS + 1, _CELLS + 1).T
     top = float(value.flatten().quantile(0.998))
-    ax.imshow(value.cpu(), origin="lower", extent=(-limit, limit, -limit, limit), cmap="magma", vmin=0, vmax=top or 1, interpolation="bilinear")
+    ax.imshow(
+        value.cpu(),
+        origin="lower",
+        extent=(-limit, limit, -limit, limit),
+        cmap="magma",
+        vmin=0,
+        vmax=top or 1,
+        interpolation="bilinear",
+    )
     ax.set_title(title)
 
 

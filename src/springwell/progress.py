@@ -88,7 +88,11 @@ def _summary(means: dict[str, list[float | None]]) -> str:
     """Mean loss and the range of acceptance over the levels."""
     loss = [v for v in means["loss"] if v is not None]
     acceptance = [v for v in means["acceptance"] if v is not None]
-    return f"loss {sum(loss) / len(loss):+.4f}  acceptance {min(acceptance):.2f}-{max(acceptance):.2f}" if loss and acceptance else ""
+    return (
+        f"loss {sum(loss) / len(loss):+.4f}  acceptance {min(acceptance):.2f}-{max(acceptance):.2f}"
+        if loss and acceptance
+        else ""
+    )
 
 
 class _RichBar:
@@ -115,7 +119,9 @@ class _Lines:
         if before * 10 // self.total != self.done * 10 // self.total:
             elapsed = time.monotonic() - self.began
             left = elapsed / (self.done - self.start) * (self.total - self.done)
-            self.terminal.say(f"{self.what}: {self.done}/{self.total}  {elapsed:.0f} s, {left:.0f} s to go  {self.summary}".rstrip())
+            self.terminal.say(
+                f"{self.what}: {self.done}/{self.total}  {elapsed:.0f} s, {left:.0f} s to go  {self.summary}".rstrip()
+            )
 
     def note(self, means: dict[str, list[float | None]]) -> None:
         self.summary = _summary(means)

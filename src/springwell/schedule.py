@@ -43,9 +43,8 @@ class NoiseSchedule:
     def __post_init__(self) -> None:
         sigma, spring = self.sigma, self.spring
         if sigma.ndim != 1 or len(sigma) < 2 or spring.shape != (len(sigma) - 1,):
-            raise UserError(
-                f"schedule: sigma {tuple(sigma.shape)} and spring {tuple(spring.shape)} do not fit; give T+1 and T values, T >= 1"
-            )
+            shapes = f"sigma {list(sigma.shape)} and spring {list(spring.shape)}"
+            raise UserError(f"schedule: {shapes} do not fit; give T+1 and T values, T >= 1")
         for t, value in enumerate(sigma.tolist()):
             if not (0 < value <= 1 if t else 0 <= value < 1):
                 raise UserError(f"schedule: sigma_{t} = {value:g} is out of range; needs 0 <= sigma_0 < 1 and 0 < sigma_t <= 1")

@@ -31,7 +31,10 @@ def test_vectors_are_standardised_and_split(tmp_path):
     ("array", "words"),
     [
         (np.full((50, 2), np.nan), "50 of 50 rows are not finite"),
-        (np.concatenate([np.random.default_rng(0).normal(size=(49, 2)), [[np.inf, 0]]]), r"1 of 50 rows are not finite \(first: row 49\)"),
+        (
+            np.concatenate([np.random.default_rng(0).normal(size=(49, 2)), [[np.inf, 0]]]),
+            r"1 of 50 rows are not finite \(first: row 49\)",
+        ),
         (np.zeros((50, 2)), "column 0 is constant"),
         (np.zeros(50), r"found float64 \[50\]; needs numbers of shape \[N, D\]"),
         (np.zeros((3, 2)), "N >= 20"),
@@ -46,10 +49,10 @@ def test_unusable_arrays(tmp_path, array, words):
 def test_pickles_and_broken_files_are_not_read(tmp_path):
     path = tmp_path / "x.npy"
     np.save(path, np.array([{"a": 1}] * 30, dtype=object), allow_pickle=True)
-    with pytest.raises(UserError, match="not a readable .npy file"):
+    with pytest.raises(UserError, match=r"not a readable \.npy file"):
         open_data(f"npy:{path}")
     path.write_bytes(b"\x93NUMPY\x01\x00v\x00{'descr'")
-    with pytest.raises(UserError, match="not a readable .npy file"):
+    with pytest.raises(UserError, match=r"not a readable \.npy file"):
         open_data(f"npy:{path}")
     with pytest.raises(UserError, match="no such file"):
         open_data("npy:nowhere.npy")

@@ -1,6 +1,8 @@
 """The loop: resumption to the bit, the moving average, objectives, divergence, and what is written."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -16,7 +18,6 @@ from springwell.training.ema import update_ema
 from springwell.training.run import Run, load
 from springwell.training.trainer import learning_rate, train
 from tests.training.tiny import changed, tiny
-
 
 # The paper's chains: from the noisy observation, without jumps.
 PAPER = {"chain_start": "noisy", "jump_proposals": 0}
@@ -57,7 +58,9 @@ def test_seeds_differ_and_repeat(tmp_path, undisturbed):
 
 
 def test_a_finished_run_is_left_alone(undisturbed):
-    before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in undisturbed.rglob("*") if p.is_file() and p.name != "config.json"}
+    before = {
+        p: (p.stat().st_mtime_ns, p.read_bytes()) for p in undisturbed.rglob("*") if p.is_file() and p.name != "config.json"
+    }
     assert train(tiny(), undisturbed, "cpu").status == "already finished"
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in before} == before
 
@@ -169,10 +172,20 @@ def test_a_directory_of_something_else_is_refused(tmp_path):
     ("objective", "schedule", "sampler", "lr"),
     [
         ("recovery", ScheduleConfig(schedule="linear", num_levels=100), {"num_steps": 0}, 2e-3),
-        ("recovery", ScheduleConfig(schedule="t6", num_levels=6), {"kernel": "langevin", "step_size": "authors", **PAPER}, 1e-3),
+        (
+            "recovery",
+            ScheduleConfig(schedule="t6", num_levels=6),
+            {"kernel": "langevin", "step_size": "authors", **PAPER},
+            1e-3,
+        ),
         ("recovery", ScheduleConfig(schedule="log-snr", num_levels=5), {"num_steps": 6, **PAPER}, 1e-3),
         ("dsm", ScheduleConfig(schedule="linear", num_levels=20), {}, 5e-3),
-        ("marginal", ScheduleConfig(schedule="marginal", initial_noise=0.1), {"kernel": "langevin", "step_fraction": 0.1, **PAPER}, 1e-3),
+        (
+            "marginal",
+            ScheduleConfig(schedule="marginal", initial_noise=0.1),
+            {"kernel": "langevin", "step_fraction": 0.1, **PAPER},
+            1e-3,
+        ),
     ],
     ids=["normal approximation", "t6", "ladder", "dsm", "marginal"],
 )
@@ -260,3 +273,22 @@ class _Listener:
 
     def warn(self, line):
         self.warnings.append(line)
+
+
+def test_two_processes_give_the_result_of_one(tmp_path):
+    """The same global batch on two CPU processes: equal up to the order of float additions."""
+    options = [
+        "--iterations", "20", "--batch", "64", "--width", "16", "--num-features", "16", "--checkpoint-every", "7",
+        "--preview-every", "0", "--warmup", "2", "--device", "cpu", "--threads", "1", "--json", "--out",
+    ]  # fmt: skip
+    one = [sys.executable, "-m", "springwell", "train", "checkerboard", *options, "one"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    two = [*launcher, "-m", "springwell", "train", "checkerboard", *options, "two"]
+    for command in (one, two):
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        assert result.returncode == 0, result.stderr[-2000:]
+    first, second = tensors(tmp_path / "one"), tensors(tmp_path / "two")
+    for name, value in first.items():
+        torch.testing.assert_close(second[name], value, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+    lines = (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [20]

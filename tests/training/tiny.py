@@ -8,7 +8,15 @@ from springwell.presets import preset
 
 def tiny(**training):
     config = preset("checkerboard")
-    values = {"iterations": 30, "batch": 48, "warmup": 5, "log_every": 7, "checkpoint_every": 10, "preview_every": 0, **training}
+    values = {
+        "iterations": 30,
+        "batch": 48,
+        "warmup": 5,
+        "log_every": 7,
+        "checkpoint_every": 10,
+        "preview_every": 0,
+        **training,
+    }
     return replace(
         config,
         network=replace(config.network, width=16, num_features=16),

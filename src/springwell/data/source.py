@@ -56,7 +56,13 @@ def _vectors(path: Path) -> DataSource:
         raise UserError(f"--data npy:{path}: no such file") from None
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"--data npy:{path}: not a readable .npy file ({_first_line(error)})") from None
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.shape[0] < 20 or array.shape[1] < 1 or array.dtype.kind not in "fiu":
+    if (
+        not isinstance(array, np.ndarray)
+        or array.ndim != 2
+        or array.shape[0] < 20
+        or array.shape[1] < 1
+        or array.dtype.kind not in "fiu"
+    ):
         found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
         raise UserError(f"--data npy:{path}: found {found}; needs numbers of shape [N, D], N >= 20, D >= 1")
     if bad := int((~np.isfinite(array)).any(1).sum()):

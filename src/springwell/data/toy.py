@@ -123,7 +123,9 @@ def _polar(radius: Tensor, angle: Tensor) -> Tensor:
     return torch.stack([radius * torch.cos(angle), radius * torch.sin(angle)], -1)
 
 
-def _gauss_legendre(num: int, low: float, high: float, density: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _gauss_legendre(
+    num: int, low: float, high: float, density: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     node, weight = np.polynomial.legendre.leggauss(num)
     node = low + (high - low) * (node + 1) / 2
     weight = weight * density(node)

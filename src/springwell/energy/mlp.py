@@ -57,7 +57,7 @@ class FourierMLP(nn.Module):
         self.register_buffer("phases", 2 * math.pi * torch.rand(num_features))
         self.register_buffer("embedding", sinusoidal(torch.arange(num_levels), 64), persistent=False)
         self.time = nn.Linear(64, width * depth)
-        self.layers = nn.ModuleList([nn.Linear(num_features if i == 0 else width, width) for i in range(depth)])
+        self.layers = nn.ModuleList(nn.Linear(num_features if i == 0 else width, width) for i in range(depth))
         self.out = nn.Linear(width, 1, bias=False)
         # A flat start: f is the base term alone, whose conditionals every chain can sample.
         nn.init.zeros_(self.out.weight)
@@ -73,14 +73,15 @@ class FourierMLP(nn.Module):
             h = h + F.silu(F.linear(h, weight, bias) + e)
         return F.linear(h, out)[:, 0]
 
+    def _weights(self) -> list[tuple[Tensor, Tensor]]:
+        return [(layer.weight, layer.bias) for layer in self.layers if isinstance(layer, nn.Linear)]
+
     def forward(self, y: Tensor, t: Tensor) -> Tensor:
-        weights = [(layer.weight, layer.bias) for layer in self.layers]
-        return self._evaluate(y, self._levels(t), weights, self.out.weight)
+        return self._evaluate(y, self._levels(t), self._weights(), self.out.weight)
 
     def at(self, t: Tensor) -> Callable[[Tensor], Tensor]:
         """y -> net(y, t) with the level's part computed once and without gradients of the weights."""
         with torch.no_grad():
             levels = self._levels(t)
-        # The level's part and the first bias are both constant along the chain.
-        weights = [(layer.weight.detach(), layer.bias.detach()) for layer in self.layers]
-        return lambda y: self._evaluate(y, levels, weights, self.out.weight.detach())
+        weights, out = [(weight.detach(), bias.detach()) for weight, bias in self._weights()], self.out.weight.detach()
+        return lambda y: self._evaluate(y, levels, weights, out)

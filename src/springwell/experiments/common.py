@@ -20,7 +20,9 @@ from springwell.training.trainer import train
 def scaled(config: Config, seed: int, scale: float) -> Config:
     """The same config with another seed and a multiple of its iterations."""
     training = config.training
-    return replace(config, training=replace(training, seed=seed, iterations=max(1, round(scale * training.iterations)), preview_every=0))
+    return replace(
+        config, training=replace(training, seed=seed, iterations=max(1, round(scale * training.iterations)), preview_every=0)
+    )
 
 
 def trained(config: Config, folder: Path, device: str, reporter: Reporter) -> Model:

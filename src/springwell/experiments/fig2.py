@@ -61,5 +61,6 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
         draw_density(row[0], data_log_density(name, a, sigma), title="exact density")
         row[0].set_ylabel(name.replace("_", " "))
         numbers["data"][name] = rows
-        reporter.say(f"{name}: KL {rows['recovery']['kl']:.4f} nats by recovery, {rows['marginal']['kl']:.4f} nats by marginal likelihood")
+        kl = {kind: rows[kind]["kl"] for kind in configs}
+        reporter.say(f"{name}: KL {kl['recovery']:.4f} nats by recovery, {kl['marginal']:.4f} nats by marginal likelihood")
     return write(out, "fig2", figure, numbers)

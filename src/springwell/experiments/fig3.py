@@ -1,4 +1,4 @@
-"""Figure 3 of the paper: samples of every level of progressive sampling (top) and the learned density of every level (bottom)."""
+"""Figure 3 of the paper: samples of every level of progressive sampling (top), the learned density of each (bottom)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from springwell.progress import Reporter
 NUM_SAMPLES = 4000
 
 
-def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "checkerboard") -> dict[str, Any]:
+def reproduce(
+    out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "checkerboard"
+) -> dict[str, Any]:
     model = trained(scaled(preset(data), seed, scale), out / "runs" / f"fig3-{data}", device, reporter)
     levels = model.schedule.num_levels
     figure, axes = new_figure(2, levels + 1, 2.0)

@@ -2,8 +2,8 @@ r"""Langevin dynamics, with and without the Metropolis test.
 
     y' = y + (delta^2 / 2) grad log p(y) + delta eps                                                         (Eq. 5)
 
-MALA takes y' with probability min(1, p(y') q(y | y') / (p(y) q(y' | y))), q(. | y) = N(y + (delta^2 / 2) grad log p(y), delta^2 I),
-and so leaves p invariant for every step size delta. A kernel is a pure function
+MALA takes y' with probability min(1, p(y') q(y | y') / (p(y) q(y' | y))), where q(. | y) = N(y + (delta^2 / 2) grad log p(y),
+delta^2 I), and so leaves p invariant for every step size delta. A kernel is a pure function
 
     (state, logdensity, step_size, noise) -> (state, info)
 
@@ -74,7 +74,8 @@ def _mala_step(
     state: State, logdensity: LogDensity, step_size: Tensor, noise: Noise, noise_scale: float = 1.0
 ) -> tuple[State, Info]:
     y, log_p, grad = state
-    assert log_p is not None and grad is not None
+    assert log_p is not None
+    assert grad is not None
     delta = expand(step_size, y)
     eps = noise.normal(*y.shape[1:])
     # y' - y = delta u, and in the same units the way back is -delta u = (delta^2 / 2) grad' + delta eps'.

@@ -1,11 +1,11 @@
 """A run directory: what is where, and how a model is read back from it.
 
-    config.json           the configuration, resolved
-    metrics.jsonl         one line per --log-every iterations
-    checkpoints/          the newest training states
-    previews/             pictures made while training
-    model.safetensors     the finished model (the moving average), with its step sizes
-    evaluation.json       what ``springwell evaluate`` measured, and its pictures beside it
+config.json           the configuration, resolved
+metrics.jsonl         one line per --log-every iterations
+checkpoints/          the newest training states
+previews/             pictures made while training
+model.safetensors     the finished model (the moving average), with its step sizes
+evaluation.json       what ``springwell evaluate`` measured, and its pictures beside it
 """
 
 from __future__ import annotations
@@ -27,7 +27,16 @@ from springwell.model import Model, build_energy, build_schedule
 from springwell.training.checkpoint import good_checkpoints, match, save_tensors, write_atomically
 
 # Changing these does not change the model that comes out, so a run may be resumed with other values.
-FREE_FIELDS = {"log_every", "checkpoint_every", "preview_every", "keep", "tensorboard", "sample_steps", "noise_scale", "denoise"}
+FREE_FIELDS = {
+    "log_every",
+    "checkpoint_every",
+    "preview_every",
+    "keep",
+    "tensorboard",
+    "sample_steps",
+    "noise_scale",
+    "denoise",
+}
 
 
 class Run:
@@ -121,7 +130,9 @@ def load(source: Path | str, device: torch.device | str = "cpu", warn: Callable[
         except (SafetensorError, OSError) as error:
             warn(f"{run.model_path}: cannot be read ({str(error).splitlines()[0]}); taking the newest good checkpoint")
     for checkpoint in good_checkpoints(run.checkpoints, warn):
-        tensors = {name.removeprefix("model."): tensor for name, tensor in checkpoint.tensors.items() if name.startswith("model.")}
+        tensors = {
+            name.removeprefix("model."): tensor for name, tensor in checkpoint.tensors.items() if name.startswith("model.")
+        }
         return _assemble(config, tensors, checkpoint.path, checkpoint.iteration).to(device)
     raise UserError(f"{source}: has no good checkpoint yet; train it first")
 
@@ -136,6 +147,12 @@ def _assemble(config: Config, tensors: dict[str, Tensor], path: Path, iteration:
     match(tensors, template, str(path))
     energy.load_state_dict({name.removeprefix("energy."): t for name, t in tensors.items() if name.startswith("energy.")})
     return Model(
-        config, schedule, energy, tensors["step_size"], tensors["shift"], tensors["scale"],
-        config.training.iterations if iteration is None else iteration, path,
+        config,
+        schedule,
+        energy,
+        tensors["step_size"],
+        tensors["shift"],
+        tensors["scale"],
+        config.training.iterations if iteration is None else iteration,
+        path,
     )

@@ -132,7 +132,9 @@ def train(
             if config.objective == "dsm":
                 outcome = objectives.dsm(model, schedule, t, y_t, x_next)
             else:
-                outcome = objectives.recovery(model, energy, schedule, chains, weight, t, y_t, x_next, noise, sampler.chain_start)
+                outcome = objectives.recovery(
+                    model, energy, schedule, chains, weight, t, y_t, x_next, noise, sampler.chain_start
+                )
 
             lr = learning_rate(config, iteration)
             for group in optimizer.param_groups:
@@ -169,8 +171,7 @@ def train(
     if iteration >= c.iterations and main:
         run.save_model(average, step_size, shift, scale)
     accelerator.wait_for_everyone()
-    status = "finished" if iteration >= c.iterations else "interrupted"
-    return Result(run.path, status, iteration, time.monotonic() - began)
+    return Result(run.path, "finished" if iteration >= c.iterations else "interrupted", iteration, time.monotonic() - began)
 
 
 def make_accelerator(device: str) -> Accelerator:
@@ -233,7 +234,7 @@ def _advice(run: Run) -> str:
 
 def _optimizer_tensors(adam: torch.optim.Adam, energy: torch.nn.Module) -> dict[str, Tensor]:
     """Adam's state by parameter name; it is made here, before the first step, so that it can be saved and restored."""
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for name, parameter in energy.named_parameters():
         entry = adam.state[parameter]
         entry.setdefault("step", torch.zeros((), device=parameter.device))
