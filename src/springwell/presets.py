@@ -10,7 +10,7 @@ from springwell.errors import UserError
 _TOY = Config(
     data="checkerboard",
     schedule=ScheduleConfig(schedule="sigmas", sigmas=(0.6, 0.7, 0.8, 0.95), initial_noise=0.05),
-    network=NetworkConfig(width=64, depth=3, num_features=128, bandwidths=(1.5, 5.0)),
+    network=NetworkConfig(width=64, depth=3, num_features=128, bandwidths=(1.5, 8.0)),
     sampler=SamplerConfig(num_steps=5, sample_steps=20, jump_proposals=8),
     training=TrainingConfig(),
 )

@@ -32,6 +32,7 @@ def marginal(config: Config) -> Config:
         num_steps=MARGINAL_STEPS,
         sample_steps=MARGINAL_STEPS,
         chain_start="noisy",
+        jump_proposals=0,
         step_fraction=MARGINAL_STEP_SIZE,
         target_acceptance=None,
     )
