@@ -11,8 +11,8 @@ _TOY = Config(
     data="checkerboard",
     schedule=ScheduleConfig(schedule="sigmas", sigmas=(0.6, 0.7, 0.8, 0.95), initial_noise=0.05),
     network=NetworkConfig(width=64, depth=3, num_features=128, bandwidths=(1.5, 8.0)),
-    sampler=SamplerConfig(num_steps=5, sample_steps=20, jump_proposals=8),
-    training=TrainingConfig(),
+    sampler=SamplerConfig(num_steps=5, sample_steps=50, jump_proposals=4),
+    training=TrainingConfig(iterations=2200),
 )
 
 PRESETS: dict[str, Config] = {
