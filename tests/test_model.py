@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from springwell.errors import UserError
+from springwell.progress import Silent
 from springwell.training.run import load
 from springwell.training.trainer import train
 from tests.training.tiny import changed, tiny
@@ -14,7 +15,7 @@ from tests.training.tiny import changed, tiny
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "run"
-    train(tiny(iterations=60), out, "cpu")
+    train(tiny(iterations=60), out, "cpu", Silent())
     return load(out)
 
 

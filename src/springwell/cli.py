@@ -177,7 +177,7 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
         )
         return out
     if not _is_main_process():
-        return out
+        return {"status": result.status}
     run = Run(result.run)
     if result.status == "already finished":
         context.reporter.say(f"{result.run} is finished ({result.iteration} iterations); nothing to do")
@@ -200,6 +200,7 @@ def _dry_run(command: TrainCommand, context: Context) -> dict[str, Any]:
 
     from springwell.data import open_data
     from springwell.model import build_energy, build_schedule
+    from springwell.progress import Silent
     from springwell.training.trainer import train
 
     config = command.config
@@ -208,10 +209,10 @@ def _dry_run(command: TrainCommand, context: Context) -> dict[str, Any]:
     energy = build_energy(config, schedule, open_data(config.data).event_shape)
     parameters = sum(p.numel() for p in energy.parameters())
     # Timed on the real loop, in a directory that is thrown away; the first iterations warm up.
-    timed = min(10, config.training.iterations)
+    timed, silent = min(10, config.training.iterations), Silent()
     with tempfile.TemporaryDirectory() as folder:
-        train(config, Path(folder) / "warm-up", command.common.device, stop_after=timed)
-        seconds = train(config, Path(folder) / "timed", command.common.device, stop_after=timed).seconds / timed
+        train(config, Path(folder) / "warm-up", command.common.device, silent, stop_after=timed)
+        seconds = train(config, Path(folder) / "timed", command.common.device, silent, stop_after=timed).seconds / timed
     evaluations = config.gradient_evaluations()
     total = config.training.iterations * seconds
     result = {
@@ -417,10 +418,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result, code = {"error": str(error)}, 2
     except DivergenceError as error:
         result, code = {"error": str(error)}, 1
+    except OSError as error:
+        result, code = {"error": f"{error.filename or 'file system'}: {error.strerror or error}"}, 2
     except KeyboardInterrupt:
         result, code = {"error": "interrupted"}, 130
-    if "error" in result:
+    if "error" in result and _is_main_process():
         print(f"springwell: {result['error']}", file=sys.stderr)
-    if as_json:
+    if as_json and _is_main_process():
         print(json.dumps({"command": arguments[0] if arguments else "", **result}))
     sys.exit(code)

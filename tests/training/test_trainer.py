@@ -13,14 +13,19 @@ from springwell.config import ScheduleConfig
 from springwell.data import toy_data
 from springwell.errors import DivergenceError, UserError
 from springwell.noise import Noise
+from springwell.progress import Silent
 from springwell.training import trainer
 from springwell.training.ema import update_ema
 from springwell.training.run import Run, load
-from springwell.training.trainer import learning_rate, train
+from springwell.training.trainer import learning_rate
 from tests.training.tiny import changed, tiny
 
 # The paper's chains: from the noisy observation, without jumps.
 PAPER = {"chain_start": "noisy", "jump_proposals": 0}
+
+
+def train(config, out, device, reporter=None, **options):
+    return trainer.train(config, out, device, reporter or Silent(), **options)
 
 
 def tensors(folder):
@@ -61,7 +66,8 @@ def test_a_finished_run_is_left_alone(undisturbed):
     before = {
         p: (p.stat().st_mtime_ns, p.read_bytes()) for p in undisturbed.rglob("*") if p.is_file() and p.name != "config.json"
     }
-    assert train(tiny(), undisturbed, "cpu").status == "already finished"
+    for config in (tiny(), tiny(keep=5)):
+        assert train(config, undisturbed, "cpu").status == "already finished"
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in before} == before
 
 
@@ -81,6 +87,15 @@ def test_metrics_have_every_level_and_every_statistic(undisturbed):
         for name in ("loss", "f_pos", "f_neg", "displacement", "acceptance", "step_size"):
             assert len(line[name]) == 4
             assert all(isinstance(v, float) for v in line[name])
+
+
+def test_a_metrics_line_cut_short_does_no_harm(tmp_path, undisturbed):
+    out = tmp_path / "run"
+    train(tiny(), out, "cpu", stop_after=15)
+    with (out / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 21, "lo')
+    train(tiny(), out, "cpu")
+    assert (out / "metrics.jsonl").read_text() == (undisturbed / "metrics.jsonl").read_text()
 
 
 def test_step_sizes_are_adapted_and_saved(undisturbed):
@@ -264,8 +279,6 @@ class _Listener:
     """A reporter that remembers."""
 
     def __init__(self):
-        from springwell.progress import Silent
-
         self.lines, self.warnings, self.bar = [], [], Silent().bar
 
     def say(self, line):
@@ -290,5 +303,7 @@ def test_two_processes_give_the_result_of_one(tmp_path):
     first, second = tensors(tmp_path / "one"), tensors(tmp_path / "two")
     for name, value in first.items():
         torch.testing.assert_close(second[name], value, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+    # One process speaks for all.
+    assert json.loads(result.stdout)["status"] == "finished"
     lines = (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["iteration"] for line in lines] == [20]

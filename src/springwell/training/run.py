@@ -10,6 +10,7 @@ evaluation.json       what ``springwell evaluate`` measured, and its pictures be
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -61,8 +62,11 @@ class Run:
     def begin(self, config: Config) -> None:
         """Makes the directory, or checks that the run in it is of the same config. Changes nothing else."""
         try:
-            if self.config_path.exists():
-                self._check_same(config)
+            known = self.read_config() if self.config_path.exists() else None
+            if known is not None:
+                self._check_same(config, known)
+                if known == config or self.finished:
+                    return
             elif self.path.exists() and any(self.path.iterdir()):
                 raise UserError(f"--out {self.path}: exists and is not a run (it has no config.json); choose another --out")
             self.path.mkdir(parents=True, exist_ok=True)
@@ -72,8 +76,8 @@ class Run:
         except OSError as error:
             raise UserError(f"--out {self.path}: cannot be written ({error.strerror}); choose another --out") from None
 
-    def _check_same(self, config: Config) -> None:
-        for name, mine, theirs in difference(config, self.read_config()):
+    def _check_same(self, config: Config, known: Config) -> None:
+        for name, mine, theirs in difference(config, known):
             if name not in FREE_FIELDS:
                 option = f"--{name.replace('_', '-')}"
                 raise UserError(
@@ -81,8 +85,14 @@ class Run:
                 )
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        lines = self.metrics_path.read_text().splitlines() if self.metrics_path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        """The lines of metrics.jsonl; one that a crash cut short is left out."""
+        lines = []
+        for line in self.metrics_path.read_text(errors="replace").splitlines() if self.metrics_path.exists() else []:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                values = json.loads(line)
+                values["iteration"] = int(values["iteration"])
+                lines.append(values)
+        return lines
 
     def truncate_metrics(self, iteration: int) -> None:
         """Drops the lines after ``iteration``: the resumed run writes them again, and exactly the same."""

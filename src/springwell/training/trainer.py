@@ -30,7 +30,7 @@ from springwell.data.source import open_data
 from springwell.errors import DivergenceError, UserError
 from springwell.model import Model, build_energy, build_schedule, initial_step_size
 from springwell.noise import Noise
-from springwell.progress import Reporter, Silent
+from springwell.progress import Reporter, Silent, Terminal
 from springwell.samplers import KERNELS, Chains, adapt_step_size
 from springwell.training.checkpoint import good_checkpoints, match, newest_record, save_checkpoint
 from springwell.training.ema import update_ema
@@ -62,7 +62,7 @@ class Result:
 
 def train(
     config: Config,
-    out: Path | str,
+    out: Path | str | None = None,
     device: str = "auto",
     reporter: Reporter | None = None,
     preview: Callable[[Model, Path], None] | None = None,
@@ -72,18 +72,19 @@ def train(
 
     Args:
         config: The configuration; of an existing run it must be the same.
-        out: The run directory.
+        out: The run directory. Default: ``runs/DATA``.
         device: ``auto``, ``cpu``, ``cuda``, ...
-        reporter: Is told of progress. Default: nobody.
+        reporter: Is told of progress. Default: a progress bar on stderr; ``Silent()`` for none.
         preview: Draws a picture of the model to a path.
         stop_after: Stop after so many iterations of this call, as an interruption would.
     """
     config.validate()
-    c, sampler, run = config.training, config.sampler, Run(out)
+    c, sampler = config.training, config.sampler
+    run = Run(Path("runs") / Path(config.data.removeprefix("npy:")).stem if out is None else out)
     data, schedule = open_data(config.data), build_schedule(config)
     accelerator = make_accelerator(device)
     main, world = accelerator.is_main_process, accelerator.num_processes
-    reporter = reporter if reporter and main else Silent()
+    reporter = (reporter or Terminal()) if main else Silent()
     if c.batch % world:
         raise UserError(f"--batch {c.batch}: cannot be divided among {world} processes; use a multiple of {world}")
     if main:
