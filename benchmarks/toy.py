@@ -62,6 +62,7 @@ from springwell.evaluation.quadrature import normaliser
 from springwell.evaluation.toy import divergences
 from springwell.model import Model, build_energy, build_schedule, initial_step_size
 from springwell.noise import Noise
+from springwell.progress import Silent
 from springwell.samplers import KERNELS
 from springwell.samplers.langevin import run_chain
 from springwell.schedule import NoiseSchedule
@@ -174,7 +175,7 @@ def train_ours(config: Config) -> Iterator[Point]:
     seconds, done = 0.0, 0
     with tempfile.TemporaryDirectory() as out:
         for stop in stops(config.training.iterations):
-            result = springwell.train(config, out, device="cpu", stop_after=stop - done)
+            result = springwell.train(config, out, device="cpu", reporter=Silent(), stop_after=stop - done)
             seconds, done = seconds + result.seconds, result.iteration
             if done != stop:
                 raise KeyboardInterrupt

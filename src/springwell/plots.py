@@ -17,39 +17,35 @@ from springwell.model import Model
 
 LIMIT = 3.0
 _CELLS = 240
-_STYLE: Any = {"font.size": 9, "axes.titlesize": 9, "figure.dpi": 100, "savefig.dpi": 200, "font.family": "DejaVu Sans"}
+_TITLE = 8
 
 
 def new_figure(rows: int, columns: int, size: float = 2.1) -> tuple[Any, Any]:
     """A grid of square panels without ticks, on a canvas that needs no screen."""
-    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(columns * size, rows * size + 0.2), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(rows, columns, squeeze=False)
+    figure = Figure(figsize=(columns * size, rows * size + 0.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[], aspect="equal")
     return figure, axes
 
 
 def save_figure(figure: Any, path: Path) -> Path:
-    from matplotlib import rc_context
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context(_STYLE):
-        figure.savefig(path, dpi=200)
+    figure.savefig(path, dpi=200)
     return path
 
 
-def _panel_grid(limit: float) -> Tensor:
+def panel_grid(limit: float = LIMIT) -> Tensor:
+    """The points at which panels show densities ``[M, 2]``."""
     return plane_grid(limit, _CELLS)
 
 
 def draw_density(ax: Any, log_value: Tensor, limit: float = LIMIT, title: str = "") -> None:
-    """A density given by its log at :func:`panel_points`, each panel on its own scale."""
+    """A density given by its log at :func:`panel_grid`, each panel on its own scale."""
     value = (log_value - log_value[torch.isfinite(log_value)].max()).exp().nan_to_num(0).view(_CELLS + 1, _CELLS + 1).T
     top = float(value.flatten().quantile(0.998))
     ax.imshow(
@@ -61,20 +57,22 @@ def draw_density(ax: Any, log_value: Tensor, limit: float = LIMIT, title: str = 
         vmax=top or 1,
         interpolation="bilinear",
     )
-    ax.set_title(title)
+    ax.set_title(title, fontsize=_TITLE)
 
 
 def draw_points(ax: Any, x: Tensor, limit: float = LIMIT, title: str = "") -> None:
     inside = x[(x.abs() <= limit).all(-1)].cpu()
     ax.scatter(inside[:, 0], inside[:, 1], s=1.2, c="#20456e", alpha=0.5, linewidths=0)
-    outside = len(x) - len(inside)
-    ax.set(xlim=(-limit, limit), ylim=(-limit, limit), title=title + (f" ({outside} outside)" if outside else ""))
+    if outside := len(x) - len(inside):
+        ax.text(0.98, 0.02, f"{outside} of {len(x)} outside", transform=ax.transAxes, ha="right", va="bottom", fontsize=5)
+    ax.set(xlim=(-limit, limit), ylim=(-limit, limit))
+    ax.set_title(title, fontsize=_TITLE)
 
 
 def data_log_density(data: str, a: float, sigma: float, limit: float = LIMIT) -> Tensor:
     toy = open_data(data).toy
     assert toy is not None
-    return log_density(toy, _panel_grid(limit), a, sigma)
+    return log_density(toy, panel_grid(limit), a, sigma)
 
 
 def level_log_density(model: Model, t: int, limit: float = LIMIT) -> Tensor:
@@ -85,7 +83,7 @@ def level_log_density(model: Model, t: int, limit: float = LIMIT) -> Tensor:
         with torch.no_grad():
             return model.f(scale * x.to(model.device), t).cpu()
 
-    return evaluate(f, _panel_grid(limit))
+    return evaluate(f, panel_grid(limit))
 
 
 def report(model: Model, samples: Tensor, path: Path, title: str = "") -> Path:
@@ -99,7 +97,7 @@ def report(model: Model, samples: Tensor, path: Path, title: str = "") -> Path:
     draw_density(panels[0], level_log_density(model, 0), title="learned density exp f(y, 0)")
     draw_points(panels[1], (samples - model.shift) / model.scale, title=f"{len(samples)} samples")
     if title:
-        figure.suptitle(title, fontsize=10)
+        figure.suptitle(title, fontsize=_TITLE + 1)
     return save_figure(figure, path)
 
 
@@ -126,7 +124,9 @@ def curves(path: Path, metrics: Sequence[dict[str, Any]]) -> Path:
     num_levels = len(metrics[0]["loss"])
     shown = sorted({round(i * (num_levels - 1) / min(7, max(1, num_levels - 1))) for i in range(8)} & set(range(num_levels)))
     for ax, name in zip(axes[0], names, strict=True):
-        ax.set(aspect="auto", title=name, xlabel="iteration")
+        ax.set(aspect="auto")
+        ax.set_title(name, fontsize=_TITLE)
+        ax.set_xlabel("iteration", fontsize=_TITLE)
         ax.xaxis.set_major_locator(_ticks(3))
         ax.yaxis.set_major_locator(_ticks(4))
         ax.tick_params(labelsize=7)
