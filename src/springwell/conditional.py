@@ -31,7 +31,7 @@ class Conditional:
 
     def __init__(self, energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor):
         self.f, self.x_next = at_level(energy, t), x_next
-        self.precision = expand(schedule.spring_precision[t], x_next)
+        self.precision = expand(schedule.spring_precision[t], x_next).expand_as(x_next).contiguous()
 
     def __call__(self, y: Tensor) -> Tensor:
         stretch = y - self.x_next

@@ -70,6 +70,8 @@ class SamplerConfig:
     jump_proposals: int = 0
     """Proposals of a jump between modes before every fifth step: costs that many evaluations of f, no gradient, and helps in
     low dimensions. 0: none."""
+    sample_jump_proposals: int | None = None
+    """The same in generation, where chains start far from equilibrium and more of them pay. Default: as in training."""
     step_size: Literal["authors", "fraction"] = "fraction"
     """First step size of each level. authors: b c_t sigma_{t+1} with b^2 = 2e-4; fraction: --step-fraction of sigma_{t+1}."""
     step_fraction: float = 0.45
@@ -148,6 +150,9 @@ class Config:
         if sampler.sample_steps is not None:
             _check("sample_steps", sampler.sample_steps, 0 <= sampler.sample_steps <= 100_000, "0 ... 100000")
         _check("jump_proposals", sampler.jump_proposals, 0 <= sampler.jump_proposals <= 1000, "0 ... 1000")
+        if sampler.sample_jump_proposals is not None:
+            value = sampler.sample_jump_proposals
+            _check("sample_jump_proposals", value, 0 <= value <= 1000, "0 ... 1000")
         _check("step_fraction", sampler.step_fraction, 0 < sampler.step_fraction < 10, "a value in (0, 10)")
         _check("noise_scale", sampler.noise_scale, 0 <= sampler.noise_scale <= 1, "a value in [0, 1]")
         if sampler.target_acceptance is not None:
@@ -190,6 +195,11 @@ class Config:
     def effective_sample_steps(self) -> int:
         steps = self.sampler.sample_steps
         return self.sampler.num_steps if steps is None else steps
+
+    @property
+    def effective_sample_jumps(self) -> int:
+        jumps = self.sampler.sample_jump_proposals
+        return self.sampler.jump_proposals if jumps is None else jumps
 
     def gradient_evaluations(self) -> int:
         """Network evaluations of one training iteration, per sample: the chain's, then the loss's.

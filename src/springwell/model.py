@@ -119,7 +119,7 @@ class Model:
         if noise_scale != 1 and sampler.kernel != "langevin":
             raise UserError(f"noise scale {noise_scale}: a Metropolis test needs 1; this model is sampled by {sampler.kernel}")
         noise = Noise(seed, index.to(self.device), SAMPLING_STREAM, ahead=STEPS_PER_JUMP)
-        chains = Chains(KERNELS[sampler.kernel], num_steps, self.step_size, sampler.jump_proposals, noise_scale)
+        chains = Chains(KERNELS[sampler.kernel], num_steps, self.step_size, self.config.effective_sample_jumps, noise_scale)
         return progressive(self.energy, self.schedule, chains, self.event_shape, noise)
 
     def sample_batches(

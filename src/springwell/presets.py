@@ -11,7 +11,7 @@ _TOY = Config(
     data="checkerboard",
     schedule=ScheduleConfig(schedule="sigmas", sigmas=(0.6, 0.7, 0.8, 0.95), initial_noise=0.05),
     network=NetworkConfig(width=64, depth=3, num_features=128, bandwidths=(1.5, 8.0)),
-    sampler=SamplerConfig(num_steps=5, sample_steps=50, jump_proposals=4),
+    sampler=SamplerConfig(num_steps=5, sample_steps=30, jump_proposals=4, sample_jump_proposals=32),
     training=TrainingConfig(iterations=2200),
 )
 

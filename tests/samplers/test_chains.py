@@ -93,7 +93,9 @@ def test_adaptation_settles_at_the_target():
     history = []
     for i in range(400):
         state = mala.init(y, lambda z: -0.5 * z.square().sum(-1))
-        state, info = mala.step(state, lambda z: -0.5 * z.square().sum(-1), step[t], Noise(1, torch.arange(2 * n), stream=i))
+        state, info = mala.step(
+            state, lambda z: -0.5 * z.square().sum(-1), step[t, None], Noise(1, torch.arange(2 * n), stream=i)
+        )
         y = state.y
         total = torch.zeros(2).index_add(0, t, info.acceptance)
         step = adapt_step_size(step, total, torch.full((2,), float(n)), target)

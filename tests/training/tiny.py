@@ -20,7 +20,7 @@ def tiny(**training):
     return replace(
         config,
         network=replace(config.network, width=16, num_features=16),
-        sampler=replace(config.sampler, num_steps=3, jump_proposals=2),
+        sampler=replace(config.sampler, num_steps=3, jump_proposals=2, sample_steps=10, sample_jump_proposals=4),
         training=replace(config.training, **values),
     )
 

@@ -34,6 +34,7 @@ def marginal(config: Config, step_size: float) -> Config:
         sample_steps=MARGINAL_STEPS,
         chain_start="noisy",
         jump_proposals=0,
+        sample_jump_proposals=0,
         step_fraction=step_size,
         target_acceptance=None,
     )

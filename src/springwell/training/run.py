@@ -35,6 +35,7 @@ FREE_FIELDS = {
     "keep",
     "tensorboard",
     "sample_steps",
+    "sample_jump_proposals",
     "noise_scale",
     "denoise",
 }
