@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -252,3 +253,28 @@ def test_figures_are_drawn_with_their_numbers(springwell, tmp_path, name):
     models = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("model.safetensors")}
     assert springwell(*arguments).returncode == 0
     assert {p: p.stat().st_mtime_ns for p in models} == models
+
+
+def test_an_early_evaluation_is_not_taken_for_the_final_one(springwell, tmp_path):
+    command = ("train", "checkerboard", *TINY, "--preview-every", "0", "--out", "run", "--json")
+    result = springwell(*command)
+    first = last_json(result)["evaluation"]
+    early = {**first, "iteration": 5, "kl": 99.0}
+    (tmp_path / "run" / "evaluation.json").write_text(json.dumps(early))
+    assert last_json(springwell(*command))["evaluation"]["kl"] == pytest.approx(first["kl"])
+
+
+def test_errors_are_one_line_on_a_terminal_too(tmp_path):
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "springwell", "train", "checkerboard", "--lr", "abc"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=terminal, stderr=terminal, env={**os.environ, "TERM": "xterm-256color"}
+    )
+    assert process.wait(timeout=60) == 2
+    os.close(terminal)
+    said = os.read(controller, 100_000).decode()
+    os.close(controller)
+    assert said.count("\n") == 1
+    assert "--lr" in said
+    assert "\x1b" not in said
+    assert "──" not in said

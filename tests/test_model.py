@@ -29,8 +29,8 @@ def test_a_sample_depends_on_seed_and_index_alone(model):
 
 
 def test_an_index_can_be_drawn_alone(model):
-    *_, (_, alone, _) = model.trajectory(torch.tensor([17]), seed=3)
-    torch.testing.assert_close(alone[0], model.sample(20, seed=3)[17], rtol=0, atol=2e-4)
+    *_, (_, some, _) = model.trajectory(torch.tensor([17, 3] * 8), seed=3)
+    torch.testing.assert_close(some[:2], model.sample(20, seed=3)[[17, 3]], rtol=0, atol=2e-4)
 
 
 def test_trajectory_goes_from_noise_to_data(model):

@@ -9,7 +9,7 @@ from springwell import objectives
 from springwell.conditional import value_and_grad
 from springwell.data import log_density, toy_data
 from springwell.noise import Noise
-from springwell.samplers import Chains, langevin, mala
+from springwell.samplers import Chains, langevin, mala, run_conditional
 from springwell.schedule import NoiseSchedule
 
 
@@ -182,5 +182,13 @@ def test_one_sign():
     t = torch.zeros(4, dtype=torch.long)
     noise = Noise(0, torch.arange(4), dtype=torch.float64)
     outcome = objectives.recovery(family, family, schedule, chains, torch.ones(1, dtype=torch.float64), t, y, y, noise)
-    before = float((outcome.f_pos - outcome.f_neg).mean())
-    assert float(outcome.loss.detach().mean()) == pytest.approx(-before)
+    gap = float((outcome.f_pos - outcome.f_neg).mean())
+    assert float(outcome.loss.detach().mean()) == pytest.approx(-gap)
+    before = float(family(y).mean().detach())
+    outcome.loss.mean().backward()
+    negatives = run_conditional(chains, family, schedule, t, y, y, Noise(0, torch.arange(4), dtype=torch.float64))[0]
+    low = float(family(negatives).mean().detach())
+    with torch.no_grad():
+        family.theta -= 0.1 * family.theta.grad
+    after, later = float(family(y).mean().detach()), float(family(negatives).mean().detach())
+    assert after - later > before - low

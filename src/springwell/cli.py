@@ -12,6 +12,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import tyro
 
 from springwell import __version__
 from springwell.config import Config, flat
-from springwell.errors import DivergenceError, UserError
+from springwell.errors import DivergenceError, InterruptionError, UserError
 from springwell.presets import PRESETS, preset
 
 FIGURES = ("fig2", "fig3")
@@ -35,7 +36,7 @@ class Common:
     json: bool = False
     """Print one JSON object as the last line of stdout."""
     device: str = "auto"
-    """auto, cpu, cuda, mps: where to compute."""
+    """auto, cpu, cuda, xpu: where to compute. auto takes an accelerator that has float64, else the CPU."""
     threads: int | None = None
     """CPU threads. Default: torch's own choice."""
 
@@ -124,10 +125,11 @@ class Context:
         self.set_threads()
         name = self.common.device
         if name == "auto":
-            return torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"  # type: ignore[union-attr]
+            found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+            return "cpu" if found is None or found.type == "mps" else found.type
         try:
-            torch.zeros(1, device=name)
-        except (RuntimeError, AssertionError):
+            float(torch.zeros(1, dtype=torch.float64, device=name))
+        except (RuntimeError, AssertionError, TypeError, NotImplementedError):
             raise UserError(f"--device {name}: not available here; use auto or cpu") from None
         return name
 
@@ -171,7 +173,7 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
         "iteration": result.iteration,
         "seconds": round(result.seconds, 2),
     }
-    if result.status == "interrupted":
+    if result.status == "interrupted" and _is_main_process():
         context.reporter.say(
             f"interrupted at iteration {result.iteration}; everything is saved in {result.run}: run the same command to go on"
         )
@@ -181,8 +183,9 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
     run = Run(result.run)
     if result.status == "already finished":
         context.reporter.say(f"{result.run} is finished ({result.iteration} iterations); nothing to do")
-    if run.evaluation_path.exists():
-        out["evaluation"] = read_json(run.evaluation_path)
+    known = read_json(run.evaluation_path) if run.evaluation_path.exists() else None
+    if isinstance(known, dict) and known.get("iteration") == result.iteration and "num_samples" in known and "mmd2" in known:
+        out["evaluation"] = known
     else:
         out["evaluation"] = _evaluate(result.run, 2000, 0, result.run, context)
     if not command.common.json:
@@ -238,7 +241,7 @@ def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from springwell.plots import draw_points, new_figure, save_figure
+    from springwell.plots import draw_points, first_two, new_figure, save_figure
     from springwell.training.run import load
 
     out = command.out or command.run / "samples.npy"
@@ -259,7 +262,7 @@ def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
     with _write_errors(out):
         if out.suffix == ".png":
             figure, axes = new_figure(1, 1, 4.0)
-            draw_points(axes[0, 0], x[:, :2], limit=float(x.abs().max()) * 1.05, title=f"{len(x)} samples of {command.run}")
+            draw_points(axes[0, 0], first_two(x), limit=float(x.abs().max()) * 1.05, title=f"{len(x)} samples of {command.run}")
             save_figure(figure, out)
         else:
             from springwell.training.checkpoint import write_atomically
@@ -393,8 +396,10 @@ def _tyro(cls: type, arguments: list[str], name: str, **options: Any) -> Any:
     except SystemExit as stop:
         if not stop.code:
             raise
-        lines = [line.strip("│ ").strip() for line in caught.getvalue().splitlines() if not line.startswith(("╭", "╰"))]
-        end = next((i for i, line in enumerate(lines) if line.startswith("──") or not line), len(lines))
+        # Colours, the box around the message and the rulers in it are for the eye.
+        text = re.sub(r"\x1b\[[0-9;]*m", "", caught.getvalue())
+        lines = [line.strip("│| ") for line in text.splitlines() if not line.startswith(("╭", "╰", "+"))]
+        end = next((i for i, line in enumerate(lines) if not line.strip("─-")), len(lines))
         message = " ".join(lines[:end]).rstrip(".") or "cannot be parsed"
         raise UserError(f"{message}; see springwell {name} --help") from None
 
@@ -418,10 +423,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result, code = {"error": str(error)}, 2
     except DivergenceError as error:
         result, code = {"error": str(error)}, 1
+    except InterruptionError as error:
+        result, code = {"error": str(error)}, 130
     except OSError as error:
         result, code = {"error": f"{error.filename or 'file system'}: {error.strerror or error}"}, 2
     except KeyboardInterrupt:
         result, code = {"error": "interrupted"}, 130
+    except Exception as error:
+        if os.environ.get("SPRINGWELL_DEBUG"):
+            raise
+        what = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+        result, code = {"error": f"unexpected {what} (SPRINGWELL_DEBUG=1 shows where)"}, 1
     if "error" in result and _is_main_process():
         print(f"springwell: {result['error']}", file=sys.stderr)
     if as_json and _is_main_process():

@@ -47,7 +47,7 @@ class NetworkConfig:
     depth: int = 2
     """Number of hidden layers."""
     num_features: int = 64
-    """Number of random frequencies; each gives a sine and a cosine."""
+    """Number of random frequencies, each with a random phase."""
     bandwidths: tuple[float, ...] = (1.5, 5.0)
     """Standard deviations of the random frequencies, in equal shares."""
     base_precision: float = 1.0
@@ -163,6 +163,7 @@ class Config:
             raise UserError(f"--noise-scale {sampler.noise_scale}: a Metropolis test needs 1; use --kernel langevin")
         for name in ("iterations", "batch", "log_every", "checkpoint_every", "keep"):
             _check(name, getattr(training, name), getattr(training, name) >= 1, "at least 1")
+        _check("batch", training.batch, training.batch <= 10_000_000, "1 ... 10000000")
         for name in ("warmup", "preview_every"):
             _check(name, getattr(training, name), getattr(training, name) >= 0, "at least 0")
         _check("lr", training.lr, 0 < training.lr <= 1, "a value in (0, 1], for instance 1e-3")
@@ -171,13 +172,13 @@ class Config:
         if training.clip is not None:
             _check("clip", training.clip, training.clip > 0, "a positive value, or None")
         _check("seed", training.seed, 0 <= training.seed < 2**63, "an integer in [0, 2^63)")
-        for name in ("width", "depth"):
-            _check(name, getattr(network, name), getattr(network, name) >= 1, "at least 1")
-        _check("num_features", network.num_features, network.num_features >= 0, "at least 0")
+        _check("width", network.width, 1 <= network.width <= 100_000, "1 ... 100000")
+        _check("depth", network.depth, 1 <= network.depth <= 1000, "1 ... 1000")
+        _check("num_features", network.num_features, 1 <= network.num_features <= 100_000, "1 ... 100000")
         _check("base_precision", network.base_precision, network.base_precision >= 0, "at least 0")
         for bandwidth in network.bandwidths:
             _check("bandwidths", bandwidth, bandwidth > 0, "positive values")
-        if network.num_features and not network.bandwidths:
+        if not network.bandwidths:
             raise UserError("--bandwidths: empty; give the scales of the random frequencies, for instance 1.5 5")
         if self.objective == "marginal" and schedule.schedule != "marginal":
             raise UserError(
@@ -262,7 +263,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, (list, tuple)) and (not fixed or len(fixed) == len(value)):
             return tuple(_convert(args[0], v, where) for v in value)
     elif hint is float:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
             return float(value)
     elif type(value) is hint:
         return value

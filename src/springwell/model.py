@@ -25,6 +25,7 @@ from springwell.schedule import NoiseSchedule
 
 SAMPLING_STREAM = 2**40
 DEFAULT_BATCH = 1024
+MIN_ROWS = 16
 
 
 def build_schedule(config: Config) -> NoiseSchedule:
@@ -45,7 +46,7 @@ def build_energy(config: Config, schedule: NoiseSchedule, event_shape: tuple[int
     """The untrained energy; its weights follow from the seed and the caller's generator is left alone."""
     c = config.network
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.training.seed)
+        torch.default_generator.manual_seed(config.training.seed)
         (dim,) = event_shape
         network = FourierMLP(dim, schedule.num_levels, c.width, c.depth, c.num_features, c.bandwidths)
     return ScaledEnergy(network, schedule, c.output_scale, c.base_precision)
@@ -104,6 +105,8 @@ class Model:
     def f(self, y: Tensor, t: Tensor | int = 0) -> Tensor:
         """The network's f(y, t): +log density of y_t up to a constant, in standardised coordinates."""
         if isinstance(t, int):
+            if not 0 <= t < self.schedule.num_levels:
+                raise UserError(f"level {t}: out of range; this model has levels 0 ... {self.schedule.num_levels - 1}")
             t = torch.full((len(y),), t, device=y.device)
         return self.energy(y, t)
 
@@ -133,9 +136,11 @@ class Model:
         """Samples in batches; the last is computed in full and cut, so that a sample's value never depends on ``num``."""
         if num < 1 or batch < 1:
             raise UserError(f"num {num}, batch {batch}: must both be at least 1")
+        # Matrix products of very few rows take another path, with other rounding; a full tile does not.
+        rows = max(batch, MIN_ROWS)
         for start in range(0, num, batch):
             u, worst = None, torch.zeros((), dtype=torch.long, device=self.device)
-            for t, u, _ in self.trajectory(torch.arange(start, start + batch), seed, num_steps, noise_scale):
+            for t, u, _ in self.trajectory(torch.arange(start, start + rows), seed, num_steps, noise_scale):
                 worst = torch.maximum(worst, (~torch.isfinite(u)).any() * (t + 1))
             assert u is not None
             if int(worst):
@@ -143,7 +148,7 @@ class Model:
                 raise DivergenceError(f"{where}; train longer, or sample with fewer or smaller steps")
             if self.config.sampler.denoise:
                 u = denoise(self.energy, self.schedule, u)
-            yield (self.shift + self.scale * u)[: num - start]
+            yield (self.shift + self.scale * u)[: min(batch, num - start)]
 
     def sample(
         self,

@@ -69,6 +69,11 @@ def draw_points(ax: Any, x: Tensor, limit: float = LIMIT, title: str = "") -> No
     ax.set_title(title, fontsize=_TITLE)
 
 
+def first_two(x: Tensor) -> Tensor:
+    """The first two coordinates of vectors; a single one is drawn on a line."""
+    return x[:, :2] if x.shape[1] > 1 else torch.cat([x, torch.zeros_like(x)], 1)
+
+
 def data_log_density(data: str, a: float, sigma: float, limit: float = LIMIT) -> Tensor:
     toy = open_data(data).toy
     assert toy is not None
@@ -110,7 +115,7 @@ def preview(model: Model, path: Path) -> None:
         return
     figure, axes = new_figure(1, 1, 3.0)
     u = (samples - model.shift) / model.scale
-    draw_points(axes[0, 0], u[:, :2] if u.shape[1] > 1 else torch.cat([u, torch.zeros_like(u)], 1), title=title)
+    draw_points(axes[0, 0], first_two(u), title=title)
     save_figure(figure, path)
 
 
@@ -120,8 +125,9 @@ def curves(path: Path, metrics: Sequence[dict[str, Any]]) -> Path:
 
     names = ("loss", "f_pos", "displacement", "acceptance", "step_size")
     figure, axes = new_figure(1, len(names), 2.6)
+    metrics = [line for line in metrics if all(isinstance(line.get(name), list) for name in names)]
     iterations = [line["iteration"] for line in metrics]
-    num_levels = len(metrics[0]["loss"])
+    num_levels = min((len(line[name]) for line in metrics for name in names), default=0)
     shown = sorted({round(i * (num_levels - 1) / min(7, max(1, num_levels - 1))) for i in range(8)} & set(range(num_levels)))
     for ax, name in zip(axes[0], names, strict=True):
         ax.set(aspect="auto")

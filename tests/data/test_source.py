@@ -23,7 +23,7 @@ def test_vectors_are_standardised_and_split(tmp_path):
     np.testing.assert_allclose(x.mean(0), rows.mean(0), atol=0.2 * rows.std(0).max())
     train = {tuple(np.round(r, 4)) for r in u.numpy()}
     held = {tuple(np.round(r, 4)) for r in source.held_out(Noise(0, torch.arange(5000))).numpy()}
-    assert len(held) == pytest.approx(200, abs=2)
+    assert len(held) == source.num_held_out == 200
     assert not train & held
 
 
@@ -36,6 +36,8 @@ def test_vectors_are_standardised_and_split(tmp_path):
             r"1 of 50 rows are not finite \(first: row 49\)",
         ),
         (np.zeros((50, 2)), "column 0 is constant"),
+        (np.random.default_rng(0).normal([0, 1.7e9], 1, (50, 2)), "column 1 has mean 1.7e"),
+        (np.random.default_rng(0).normal(size=(50, 2)) * 1e-50, "which float32 cannot hold"),
         (np.zeros(50), r"found float64 \[50\]; needs numbers of shape \[N, D\]"),
         (np.zeros((3, 2)), "N >= 20"),
         (np.array([["a", "b"]] * 30), "needs numbers"),

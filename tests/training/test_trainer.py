@@ -1,10 +1,12 @@
 """The loop: resumption to the bit, the moving average, objectives, divergence, and what is written."""
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -186,7 +188,6 @@ def test_a_directory_of_something_else_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("objective", "schedule", "sampler", "lr"),
     [
-        ("recovery", ScheduleConfig(schedule="linear", num_levels=100), {"num_steps": 0}, 2e-3),
         (
             "recovery",
             ScheduleConfig(schedule="t6", num_levels=6),
@@ -202,7 +203,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path):
             1e-3,
         ),
     ],
-    ids=["normal approximation", "t6", "ladder", "dsm", "marginal"],
+    ids=["t6", "ladder", "dsm", "marginal"],
 )
 def test_every_objective_moves_towards_the_data(tmp_path, objective, schedule, sampler, lr):
     """A few hundred iterations on eight_gaussians raise f at data over f between the modes, on the same circle."""
@@ -212,13 +213,28 @@ def test_every_objective_moves_towards_the_data(tmp_path, objective, schedule, s
     train(config, tmp_path / "run", "cpu")
     model = load(tmp_path / "run")
     noise = Noise(9, torch.arange(2000))
-    level = torch.zeros(2000, dtype=torch.long)
-    data = model.schedule.diffuse(toy_data("eight_gaussians").sample(noise), level, noise)
+    data = model.schedule.diffuse(toy_data("eight_gaussians").sample(noise), torch.zeros(2000, dtype=torch.long), noise)
     angle = torch.arange(8) * (torch.pi / 4) + torch.pi / 8
     between = 1.4 * torch.stack([angle.cos(), angle.sin()], -1)
-    scale_0 = model.schedule.scale[0].float()
-    gap = model.f(scale_0 * data).mean() - model.f(scale_0 * between).mean()
+    scale = model.schedule.scale[0].float()
+    gap = model.f(scale * data).mean() - model.f(scale * between).mean()
     assert float(gap.detach()) > 0.1
+
+
+def test_normal_approximation_negatives_have_their_law(tmp_path):
+    """K = 0: y^- is x_{t+1} plus its drift plus sigma times a normal, so in units of sigma it moves by E[chi_2] / sqrt(2).
+
+    Where sigma is below 0.1 the drift adds less than 1 % to that.
+    """
+    config = changed(tiny(iterations=60, batch=200, lr=1e-3, log_every=60), "sampler", num_steps=0)
+    config = replace(config, schedule=ScheduleConfig(schedule="linear", num_levels=200))
+    train(config, tmp_path / "run", "cpu")
+    (line,) = Run(tmp_path / "run").read_metrics()
+    small = (load(tmp_path / "run").schedule.sigma[1:] < 0.1).tolist()
+    moved = torch.tensor([d for d, s in zip(line["displacement"], small, strict=True) if s])
+    samples = 60 * sum(small)
+    spread = math.sqrt(1 - math.pi / 4)
+    assert abs(float(moved.mean()) - math.sqrt(math.pi) / 2) < 4.5 * spread / math.sqrt(samples) + 0.01
 
 
 def test_runaway_training_stops_with_its_level_and_keeps_the_last_checkpoint(tmp_path):
@@ -228,6 +244,7 @@ def test_runaway_training_stops_with_its_level_and_keeps_the_last_checkpoint(tmp
     kept = [json.loads(p.read_text())["iteration"] for p in (tmp_path / "run" / "checkpoints").glob("*.json")]
     for path in (tmp_path / "run" / "checkpoints").glob("*.safetensors"):
         assert all(bool(torch.isfinite(t).all()) for t in load_file(path).values())
+    assert kept
     assert all(k % 5 == 0 for k in kept)
 
 
@@ -307,3 +324,20 @@ def test_two_processes_give_the_result_of_one(tmp_path):
     assert json.loads(result.stdout)["status"] == "finished"
     lines = (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["iteration"] for line in lines] == [20]
+
+
+def test_other_data_under_the_same_name_are_refused(tmp_path):
+    path = tmp_path / "x.npy"
+    rows = torch.randn(200, 2, generator=torch.Generator().manual_seed(0)).numpy()
+    np.save(path, rows)
+    config = replace(tiny(), data=f"npy:{path}")
+    train(config, tmp_path / "run", "cpu", stop_after=10)
+    np.save(path, 50 * rows + 1000)
+    with pytest.raises(UserError, match="data are not what they were"):
+        train(config, tmp_path / "run", "cpu")
+
+
+def test_few_samples_do_not_prove_divergence(tmp_path):
+    """One stuck chain of a level's single sample is chance, not collapse."""
+    config = tiny(iterations=60, batch=4, log_every=1)
+    assert train(config, tmp_path / "run", "cpu").status == "finished"

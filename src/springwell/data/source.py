@@ -5,6 +5,7 @@ Models are trained in standardised coordinates u = (x - shift) / scale. Toy data
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,11 @@ class DataSource:
     Attributes:
         event_shape: Shape of one sample.
         sample: noise -> ``[N, *event_shape]``, the training data.
-        held_out: noise -> ``[N, *event_shape]``, data that training never sees.
+        held_out: noise -> ``[N, *event_shape]``, data that training never sees, no point twice.
         shift: ``[*event_shape]``; x = shift + scale * u.
         scale: ``[*event_shape]``.
         toy: The exact density, where there is one.
+        num_held_out: How many held-out points there are; None if without end.
     """
 
     event_shape: tuple[int, ...]
@@ -37,6 +39,7 @@ class DataSource:
     shift: Tensor
     scale: Tensor
     toy: ToyData | None = None
+    num_held_out: int | None = None
 
 
 def open_data(spec: str) -> DataSource:
@@ -54,8 +57,8 @@ def _vectors(path: Path) -> DataSource:
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise UserError(f"--data npy:{path}: no such file") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"--data npy:{path}: not a readable .npy file ({_first_line(error)})") from None
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile):
+        raise UserError(f"--data npy:{path}: not a readable .npy file of numbers; write it with numpy.save") from None
     if (
         not isinstance(array, np.ndarray)
         or array.ndim != 2
@@ -72,9 +75,22 @@ def _vectors(path: Path) -> DataSource:
     shift, scale = rows.mean(0), rows.std(0)
     if not bool((scale > 0).all()):
         raise UserError(f"--data npy:{path}: column {int((scale == 0).nonzero()[0])} is constant; drop it")
+    usable = (scale > 1e-30) & (scale < 1e30) & (shift.abs() < 1e5 * scale)
+    if not bool(usable.all()):
+        i = int((~usable).nonzero()[0])
+        numbers = f"mean {float(shift[i]):.3g}, spread {float(scale[i]):.3g}"
+        raise UserError(f"--data npy:{path}: column {i} has {numbers}, which float32 cannot hold; centre and scale it")
     rows = ((rows - shift) / scale).float()
-    held_out = torch.arange(len(rows)) % 10 == 9
-    return DataSource((rows.shape[1],), _Rows(rows[~held_out]), _Rows(rows[held_out]), shift.float(), scale.float())
+    last = torch.arange(len(rows)) % 10 == 9
+    train, held = rows[~last], rows[last]
+    return DataSource(
+        event_shape=(rows.shape[1],),
+        sample=_Rows(train),
+        held_out=lambda noise: held[: len(noise)].to(noise.device),
+        shift=shift.float(),
+        scale=scale.float(),
+        num_held_out=len(held),
+    )
 
 
 class _Rows:
@@ -86,7 +102,3 @@ class _Rows:
     def __call__(self, noise: Noise) -> Tensor:
         self.rows = self.rows.to(noise.device)
         return self.rows[(noise.uniform().double() * len(self.rows)).long()]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n")[0]

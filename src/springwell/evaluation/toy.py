@@ -70,7 +70,9 @@ def mode_coverage(toy: ToyData, x_0: Tensor, reference: Tensor, a: float, sigma:
     A mode counts as covered if it gets at least a quarter of its fair share. ``off_support`` is the share of samples where
     the data's density is lower than at 99.9 % of the data.
     """
-    share = torch.bincount(toy.mode_log_density(x_0, a, sigma).argmax(-1), minlength=toy.num_modes) / len(x_0)
+    density = toy.mode_log_density(x_0, a, sigma)
+    somewhere = torch.isfinite(density).any(-1)
+    share = torch.bincount(density[somewhere].argmax(-1), minlength=toy.num_modes) / len(x_0)
     threshold = log_density(toy, reference, a, sigma).quantile(0.001)
     return {
         "modes": toy.num_modes,
@@ -101,6 +103,8 @@ def evaluate(model: Model, num: int = 2000, seed: int = 0, reporter: Reporter | 
     """
     reporter = reporter or Silent()
     data = open_data(model.config.data)
+    if data.num_held_out is not None:
+        num = min(num, data.num_held_out)
     a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
     result: dict[str, Any] = {
         "data": model.config.data,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from springwell.config import Config
-from springwell.errors import UserError
+from springwell.errors import InterruptionError
 from springwell.model import Model
 from springwell.plots import save_figure
 from springwell.progress import Reporter
@@ -29,7 +29,7 @@ def trained(config: Config, folder: Path, device: str, reporter: Reporter) -> Mo
     """The model of ``config``, trained in ``folder`` unless it is there already."""
     result = train(config, folder, device, reporter)
     if result.status == "interrupted":
-        raise UserError(f"interrupted at iteration {result.iteration} of {folder}; run the same command to go on")
+        raise InterruptionError(f"interrupted at iteration {result.iteration} of {folder}; run the same command to go on")
     return load(folder)
 
 

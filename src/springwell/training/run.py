@@ -89,7 +89,7 @@ class Run:
         """The lines of metrics.jsonl; one that a crash cut short is left out."""
         lines = []
         for line in self.metrics_path.read_text(errors="replace").splitlines() if self.metrics_path.exists() else []:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
+            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
                 values = json.loads(line)
                 values["iteration"] = int(values["iteration"])
                 lines.append(values)

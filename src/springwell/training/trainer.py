@@ -41,6 +41,7 @@ LEVEL_STREAM = 2**41
 # A healthy level's weighted energy gap is of the order of the dimension; a hundred times that has run away.
 RUNAWAY_GAP = 100.0
 COLLAPSED_ACCEPTANCE = 0.005
+ENOUGH_SAMPLES = 64
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def train(
 
             if iteration % c.log_every == 0 or iteration == c.iterations:
                 means = _means(statistics)
-                _refuse_divergence(means, dim, run, iteration)
+                _refuse_divergence(means, statistics[:, 0].tolist(), dim, run, iteration)
                 log.write(iteration, {"lr": lr, **means, "step_size": _numbers(step_size)})
                 bar.note(means)
                 statistics.zero_()
@@ -177,10 +178,12 @@ def train(
 
 def make_accelerator(device: str) -> Accelerator:
     """The accelerator for ``--device``: auto takes the best there is."""
-    accelerator = Accelerator(cpu=device == "cpu")
-    if device not in ("auto", accelerator.device.type):
-        found = accelerator.device.type
-        raise UserError(f"--device {device}: not available here; use auto, cpu or {found}")
+    # Apple's GPU has no float64, in which schedules and statistics are kept.
+    cpu = device == "cpu" or (device == "auto" and torch.backends.mps.is_available())
+    accelerator = Accelerator(cpu=cpu)
+    found = accelerator.device.type
+    if device not in ("auto", found):
+        raise UserError(f"--device {device}: not available here; use auto{'' if found == 'cpu' else f', {found}'} or cpu")
     return accelerator
 
 
@@ -210,8 +213,8 @@ def _numbers(values: Tensor) -> list[float | None]:
     return [None if math.isnan(v) else float(f"{v:.6g}") for v in values.tolist()]
 
 
-def _refuse_divergence(means: dict[str, list[float | None]], dim: int, run: Run, iteration: int) -> None:
-    """Raises DivergenceError for the first level whose statistics have run away."""
+def _refuse_divergence(means: dict[str, list[float | None]], counts: list[float], dim: int, run: Run, iteration: int) -> None:
+    """Raises DivergenceError for the first level whose statistics have run away; a few samples prove nothing."""
     for t in range(len(means["loss"])):
         loss, f, acceptance = means["loss"][t], means["f_pos"][t], means["acceptance"][t]
         if loss is None and f is None and acceptance is None:
@@ -219,6 +222,8 @@ def _refuse_divergence(means: dict[str, list[float | None]], dim: int, run: Run,
         reason = None
         if loss is None or f is None or not math.isfinite(loss) or not math.isfinite(f):
             reason = "f is not finite"
+        elif counts[t] < ENOUGH_SAMPLES:
+            continue
         elif abs(loss) > RUNAWAY_GAP * dim:
             reason = f"f ran away (weighted gap of positive and negative samples {loss:.3g})"
         elif acceptance is not None and acceptance < COLLAPSED_ACCEPTANCE:
@@ -249,6 +254,12 @@ def _optimizer_tensors(adam: torch.optim.Adam, energy: torch.nn.Module) -> dict[
 def _restore(state: dict[str, Tensor], run: Run, reporter: Reporter) -> int:
     """Copies the newest good checkpoint into ``state`` and returns its iteration; 0 if there is none."""
     for checkpoint in good_checkpoints(run.checkpoints, reporter.warn):
+        for name in ("model.shift", "model.scale"):
+            known = checkpoint.tensors.get(name)
+            if known is not None and not torch.equal(known, state[name].cpu()):
+                raise UserError(
+                    f"{run.path}: its data are not what they were (other mean or spread); restore them or choose another --out"
+                )
         try:
             match(checkpoint.tensors, state, checkpoint.path.name)
         except UserError as error:
