@@ -238,7 +238,7 @@ def test_normal_approximation_negatives_have_their_law(tmp_path):
 
 
 def test_runaway_training_stops_with_its_level_and_keeps_the_last_checkpoint(tmp_path):
-    config = changed(tiny(iterations=4000, lr=1.0, clip=None, log_every=5, checkpoint_every=5, warmup=0), "sampler", **PAPER)
+    config = changed(tiny(iterations=4000, lr=1.0, clip=None, log_every=5, checkpoint_every=5, warmup=100), "sampler", **PAPER)
     with pytest.raises(DivergenceError, match=r"at level \d|is not finite"):
         train(config, tmp_path / "run", "cpu")
     kept = [json.loads(p.read_text())["iteration"] for p in (tmp_path / "run" / "checkpoints").glob("*.json")]

@@ -214,7 +214,7 @@ def _numbers(values: Tensor) -> list[float | None]:
 
 
 def _refuse_divergence(means: dict[str, list[float | None]], counts: list[float], dim: int, run: Run, iteration: int) -> None:
-    """Raises DivergenceError for the first level whose statistics have run away; a few samples prove nothing."""
+    """Raises DivergenceError for the first level whose statistics ran away; a few chains that stand still prove nothing."""
     for t in range(len(means["loss"])):
         loss, f, acceptance = means["loss"][t], means["f_pos"][t], means["acceptance"][t]
         if loss is None and f is None and acceptance is None:
@@ -222,11 +222,9 @@ def _refuse_divergence(means: dict[str, list[float | None]], counts: list[float]
         reason = None
         if loss is None or f is None or not math.isfinite(loss) or not math.isfinite(f):
             reason = "f is not finite"
-        elif counts[t] < ENOUGH_SAMPLES:
-            continue
         elif abs(loss) > RUNAWAY_GAP * dim:
             reason = f"f ran away (weighted gap of positive and negative samples {loss:.3g})"
-        elif acceptance is not None and acceptance < COLLAPSED_ACCEPTANCE:
+        elif acceptance is not None and acceptance < COLLAPSED_ACCEPTANCE and counts[t] >= ENOUGH_SAMPLES:
             reason = f"the chains stand still (acceptance {acceptance:.2g})"
         if reason:
             raise DivergenceError(f"training diverged before iteration {iteration} at level {t}: {reason}; {_advice(run)}")
