@@ -26,8 +26,6 @@ from springwell.config import Config, flat
 from springwell.errors import DivergenceError, InterruptionError, UserError
 from springwell.presets import PRESETS, preset
 
-FIGURES = ("fig2", "fig3")
-
 
 @dataclass(frozen=True)
 class Common:

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from springwell.errors import UserError
 
+STEPS_PER_JUMP = 5
+
 
 @dataclass(frozen=True)
 class ScheduleConfig:
@@ -211,7 +213,7 @@ class Config:
             return 2
         if self.sampler.num_steps == 0:
             return 2
-        jumps = -(-self.sampler.num_steps // 5) if self.sampler.jump_proposals else 0
+        jumps = -(-self.sampler.num_steps // STEPS_PER_JUMP) if self.sampler.jump_proposals else 0
         chain = self.sampler.num_steps + (max(1, jumps) if self.sampler.kernel == "mala" else 0)
         return chain + jumps * (self.sampler.jump_proposals + 1) + 1
 

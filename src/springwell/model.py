@@ -13,14 +13,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from springwell.config import Config
+from springwell.config import STEPS_PER_JUMP, Config
 from springwell.energy import FourierMLP, ScaledEnergy
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.quadrature import Normaliser, normaliser
 from springwell.generate import denoise, progressive
 from springwell.noise import Noise
 from springwell.samplers import KERNELS, Chains
-from springwell.samplers.chains import STEPS_PER_JUMP
 from springwell.schedule import NoiseSchedule
 
 SAMPLING_STREAM = 2**40

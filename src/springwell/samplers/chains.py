@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from springwell.conditional import Conditional, normal_approximation
+from springwell.config import STEPS_PER_JUMP
 from springwell.energy.base import EnergyFunction
 from springwell.noise import Noise
 from springwell.samplers.jumps import jump
 from springwell.samplers.langevin import Kernel, run_chain
 from springwell.schedule import NoiseSchedule
-
-STEPS_PER_JUMP = 5
 
 
 @dataclass

@@ -93,9 +93,7 @@ def read_checkpoint(record_path: Path) -> Checkpoint:
         if record["format"] != FORMAT:
             raise UserError(f"{record_path.name}: format {record['format']}; this version reads format {FORMAT}")
         iteration, digest, shapes = int(record["iteration"]), record["sha256"], record["shapes"]
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file.read())
-        if found != digest:
+        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             raise UserError(f"{path.name}: truncated or altered (its SHA-256 is not the recorded one)")
         tensors = load_file(path)
         if {name: list(tensor.shape) for name, tensor in tensors.items()} != shapes:
@@ -107,10 +105,6 @@ def read_checkpoint(record_path: Path) -> Checkpoint:
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise UserError(f"{record_path.name}: not a checkpoint of springwell ({type(error).__name__})") from None
     return Checkpoint(tensors, iteration, path)
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def good_checkpoints(folder: Path, warn: Callable[[str], None]) -> Iterator[Checkpoint]:
