@@ -42,10 +42,19 @@ class ScheduleConfig:
 class NetworkConfig:
     """The energy network f(y, t)."""
 
-    network: Literal["mlp"] = "mlp"
-    """mlp: Fourier features and a residual multilayer perceptron, for vectors of any dimension."""
+    network: Literal["mlp", "resnet"] = "mlp"
+    """mlp: Fourier features and a residual multilayer perceptron, for vectors of any dimension; resnet: the paper's network,
+    for images."""
     width: int = 128
-    """Hidden units per layer."""
+    """Hidden units per layer; channels of the first level of a resnet."""
+    multipliers: tuple[int, ...] = (1, 2, 2, 2)
+    """resnet: channels of each level, as multiples of --width. Between levels the image is halved."""
+    num_blocks: int = 2
+    """resnet: residual blocks per level, N."""
+    unshuffle: int = 1
+    """resnet: side of the pixel blocks that are folded into channels before the first level. 1: none, as in the paper."""
+    spectral_norm: bool = True
+    """resnet: bound the spectral norm of every layer but the last, as the authors do."""
     depth: int = 2
     """Number of hidden layers."""
     num_features: int = 64
@@ -121,8 +130,28 @@ class TrainingConfig:
     """Iterations between preview pictures. 0: none."""
     keep: int = 2
     """Number of checkpoints kept."""
+    accumulate: int = 1
+    """Parts into which a batch is divided to save memory; gradients are summed before each optimiser step."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Of the network's convolutions and products. The energy head, springs and log-densities are always float32."""
+    compile: bool = False
+    """Compile the network with torch.compile."""
     tensorboard: bool = False
     """Also write TensorBoard events (needs the tensorboard extra)."""
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """How images are read."""
+
+    image_size: int | None = None
+    """Crop to a square and resize to this size. Default: what the data set is published with (64 for celeba and lsun)."""
+    flip: bool = False
+    """Mirror every training image with probability 1/2."""
+    dequantise: bool = False
+    """Add uniform noise of one grey value to training images, so that they have a density."""
+    data_root: str | None = None
+    """Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +166,7 @@ class Config:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    images: ImageConfig = field(default_factory=ImageConfig)
 
     def validate(self) -> None:
         """Raises UserError for the first value that cannot work."""
@@ -182,6 +212,15 @@ class Config:
             _check("bandwidths", bandwidth, bandwidth > 0, "positive values")
         if not network.bandwidths:
             raise UserError("--bandwidths: empty; give the scales of the random frequencies, for instance 1.5 5")
+        _check("num_blocks", network.num_blocks, 1 <= network.num_blocks <= 100, "1 ... 100")
+        _check("unshuffle", network.unshuffle, 1 <= network.unshuffle <= 16, "1 ... 16")
+        for multiplier in network.multipliers:
+            _check("multipliers", multiplier, 1 <= multiplier <= 100, "values in 1 ... 100")
+        if not network.multipliers:
+            raise UserError("--multipliers: empty; give the channels of each level, for instance 1 2 2 2")
+        _check("accumulate", training.accumulate, 1 <= training.accumulate <= training.batch, "1 ... the batch")
+        if self.images.image_size is not None:
+            _check("image_size", self.images.image_size, 1 <= self.images.image_size <= 4096, "1 ... 4096")
         if self.objective == "marginal" and schedule.schedule != "marginal":
             raise UserError(
                 f"--objective marginal: has no spring, but --schedule is {schedule.schedule}; use --schedule marginal"

@@ -34,6 +34,7 @@ FREE_FIELDS = {
     "preview_every",
     "keep",
     "tensorboard",
+    "data_root",
     "sample_steps",
     "sample_jump_proposals",
     "noise_scale",
