@@ -14,9 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from springwell.config import ImageConfig
 from springwell.data.toy import TOY_DATA, ToyData, toy_data
 from springwell.errors import UserError
 from springwell.noise import Noise
+from springwell.progress import Reporter
+
+IMAGE_CHOICES = "digits, mnist, fashion-mnist, cifar10"
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,24 @@ class DataSource:
     num_held_out: int | None = None
 
 
-def open_data(spec: str) -> DataSource:
-    """The data set that ``--data spec`` names."""
+def open_data(spec: str, images: ImageConfig | None = None, reporter: Reporter | None = None) -> DataSource:
+    """The data set that ``--data spec`` names.
+
+    Args:
+        spec: A name, or KIND:PATH.
+        images: How images are read. Default: as published, not augmented.
+        reporter: Is told of long work, such as decoding a folder of images at its first use.
+    """
     if spec in TOY_DATA:
         toy = toy_data(spec)
         return DataSource((2,), toy.sample, toy.sample, torch.zeros(2), torch.ones(2), toy)
     if spec.startswith("npy:"):
         return _vectors(Path(spec.removeprefix("npy:")))
-    raise UserError(f"--data '{spec}': unknown; choose {', '.join(TOY_DATA)}, or npy:PATH for an array [N, D]")
+    from springwell.data.images import open_images
+
+    if (source := open_images(spec, images, reporter)) is not None:
+        return source
+    raise UserError(f"--data '{spec}': unknown; choose {', '.join(TOY_DATA)}, {IMAGE_CHOICES}, or npy:PATH for vectors [N, D]")
 
 
 def _vectors(path: Path) -> DataSource:

@@ -1,0 +1,241 @@
+"""Image sets as their publishers store them, read into memory: digits, idx (MNIST), CIFAR-10's batches, npz.
+
+Every reader returns uint8 arrays ``[N, C, H, W]`` and trusts nothing that it reads: magic numbers, dimensions and lengths are
+checked, decompression is bounded, archives are read member by member and never extracted, and the pickles of CIFAR-10 are
+read by an unpickler that can build arrays of numbers and nothing else. What cannot be used raises :class:`UnusableDataError`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CIFAR_ROWS = 10_000
+_CIFAR_RECORD = 1 + 3 * 32 * 32
+_MAX_BYTES = 1 << 33
+_MAX_PICKLE = 1 << 26
+_BROKEN = (OSError, EOFError, ValueError, zlib.error, tarfile.TarError, zipfile.BadZipFile, MemoryError, NotImplementedError)
+
+
+class UnusableDataError(Exception):
+    """Why data cannot be used, in one line without the name of the data set."""
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """A data set in memory or memory-mapped.
+
+    Attributes:
+        train: uint8 ``[N, C, H, W]``.
+        test: uint8 ``[M, C, H, W]``.
+    """
+
+    train: np.ndarray
+    test: np.ndarray
+
+
+def every(rows: np.ndarray, period: int) -> Arrays:
+    """Splits off every ``period``-th row, beginning with row ``period - 1``, as test rows."""
+    last = np.arange(len(rows)) % period == period - 1
+    return Arrays(rows[~last], rows[last])
+
+
+def digits() -> Arrays:
+    """scikit-learn's 1797 digits of 8 x 8 pixels. Their grey values 0 ... 16 become 0 ... 255; every 6th image is test."""
+    from sklearn.datasets import load_digits
+
+    return every(np.rint(load_digits().images * (255 / 16)).astype(np.uint8)[:, None], 6)
+
+
+def idx(root: Path, folders: Sequence[str], source: str) -> Arrays:
+    """MNIST or a set in its format.
+
+    Args:
+        root: The data root.
+        folders: Where to look, relative to ``root``.
+        source: How to get the files, for the message when there are none.
+    """
+    for folder in folders:
+        found = [
+            next((p for p in (root / folder / name, root / folder / f"{name}.gz") if p.is_file()), None)
+            for name in ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte")
+        ]
+        if found[0] and found[1]:
+            train, test = _read_idx(found[0]), _read_idx(found[1])
+            if train.shape[1:] != test.shape[1:]:
+                raise UnusableDataError(f"{found[0]} has images of {_by(train)}, {found[1].name} of {_by(test)}")
+            return Arrays(train, test)
+        if found[0] or found[1]:
+            missing = "t10k-images-idx3-ubyte" if found[0] else "train-images-idx3-ubyte"
+            raise UnusableDataError(f"{root / folder / missing}(.gz) is missing; {source}")
+    raise missing_data(root, [f"{folder}/train-images-idx3-ubyte(.gz)".removeprefix("./") for folder in folders], source)
+
+
+def missing_data(root: Path, looked: Sequence[str], source: str) -> UnusableDataError:
+    """What to say when nothing is found."""
+    return UnusableDataError(f"not found; looked in {root} for {', '.join(looked)}; {source}, or set --data-root")
+
+
+def _by(images: np.ndarray) -> str:
+    return f"{images.shape[-2]} x {images.shape[-1]} pixels"
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(16)
+            num, height, width = (int.from_bytes(head[i : i + 4], "big") for i in (4, 8, 12))
+            if len(head) < 16 or head[:4] != b"\0\0\x08\x03":
+                raise UnusableDataError(f"{path} is not an idx file of images (it begins with {head[:4].hex() or 'nothing'})")
+            size = num * height * width
+            if not (num and height and width) or height > 4096 or width > 4096 or size > _MAX_BYTES:
+                raise UnusableDataError(f"{path} claims {num} images of {height} x {width} pixels, which cannot be")
+            if path.suffix != ".gz" and path.stat().st_size != 16 + size:
+                raise UnusableDataError(f"{path} has {path.stat().st_size} bytes, not {16 + size}; get it again")
+            data = file.read(size + 1)
+    except _BROKEN as error:
+        raise UnusableDataError(f"{path} cannot be read ({_reason(error)}); get it again") from None
+    if len(data) != size:
+        raise UnusableDataError(f"{path} is {'truncated' if len(data) < size else 'too long'}; get it again")
+    return np.frombuffer(data, np.uint8).reshape(num, 1, height, width)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def cifar10(root: Path) -> Arrays:
+    """CIFAR-10, from its binary or its Python version, unpacked or not."""
+    looked = ["cifar-10-batches-bin", "cifar-10-binary.tar.gz", "cifar-10-batches-py", "cifar-10-python.tar.gz"]
+    for name in looked:
+        path = root / name
+        binary = "bin" in name
+        names = [f"data_batch_{i}" + (".bin" if binary else "") for i in range(1, 6)]
+        names.append("test_batch" + (".bin" if binary else ""))
+        if path.is_dir():
+            batches = _folder_batches(path, names)
+        elif path.is_file():
+            batches = _archive_batches(path, names)
+        else:
+            continue
+        read = _binary_batch if binary else _python_batch
+        rows = {name: read(data, path / name) for name, data in batches}
+        if absent := [name for name in names if name not in rows]:
+            raise UnusableDataError(f"{path} lacks {absent[0]}; get it again, or set --data-root")
+        return Arrays(np.concatenate([rows[name] for name in names[:5]]), rows[names[5]])
+    raise missing_data(root, looked, "get it from www.cs.toronto.edu/~kriz/cifar.html")
+
+
+def _folder_batches(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    for name in names:
+        try:
+            with (path / name).open("rb") as file:
+                yield name, file.read(_MAX_PICKLE + 1)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise UnusableDataError(f"{path / name} cannot be read ({_reason(error)})") from None
+
+
+def _archive_batches(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    wanted = set(names)
+    try:
+        with tarfile.open(path, "r|gz") as archive:
+            for count, member in enumerate(archive):
+                name = Path(member.name).name
+                if not wanted or count > 100 or member.size > _MAX_PICKLE:
+                    return
+                if name in wanted and (content := archive.extractfile(member)):
+                    wanted.discard(name)
+                    yield name, content.read(_MAX_PICKLE + 1)
+    except _BROKEN as error:
+        raise UnusableDataError(f"{path} cannot be read ({_reason(error)}); get it again") from None
+
+
+def _binary_batch(data: bytes, path: Path) -> np.ndarray:
+    if len(data) != CIFAR_ROWS * _CIFAR_RECORD:
+        raise UnusableDataError(f"{path} has {len(data)} bytes, not {CIFAR_ROWS * _CIFAR_RECORD}; get it again")
+    rows = np.frombuffer(data, np.uint8).reshape(CIFAR_ROWS, _CIFAR_RECORD)
+    if rows[:, 0].max() > 9:
+        raise UnusableDataError(f"{path} has labels above 9; it is not a batch of CIFAR-10")
+    return rows[:, 1:].reshape(-1, 3, 32, 32)
+
+
+def _python_batch(data: bytes, path: Path) -> np.ndarray:
+    try:
+        batch = _NumbersOnly(io.BytesIO(data), encoding="bytes").load()
+    except UnusableDataError as error:
+        raise UnusableDataError(f"{path} {error}") from None
+    except Exception as error:
+        raise UnusableDataError(f"{path} cannot be read ({_reason(error)}); get it again") from None
+    held = batch.get(b"data", batch.get("data")) if isinstance(batch, dict) else None
+    rows = held.rows if isinstance(held, _Array) else None
+    if rows is None or rows.shape != (CIFAR_ROWS, 3072):
+        found = f"uint8 {list(rows.shape)}" if rows is not None else "no array 'data'"
+        raise UnusableDataError(f"{path} holds {found}, not uint8 [{CIFAR_ROWS}, 3072]; it is not a batch of CIFAR-10")
+    return rows.reshape(-1, 3, 32, 32)
+
+
+class _Bytes:
+    """Stands for numpy.dtype: the type uint8 and no other."""
+
+    def __init__(self, code: Any, *flags: Any):
+        if code not in ("u1", b"u1"):
+            raise UnusableDataError(f"holds an array of type {code!r}, not of bytes")
+
+    def __setstate__(self, state: Any) -> None:
+        """Byte order, fields and the like mean nothing for bytes."""
+
+
+class _Array:
+    """Stands for numpy.ndarray, and for the function that makes an empty one, whose state a pickle then sets."""
+
+    rows: np.ndarray | None = None
+
+    def __init__(self, *arguments: Any):
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, data = state
+        if not isinstance(dtype, _Bytes) or not isinstance(data, bytes) or fortran:
+            raise UnusableDataError("holds an array in a form that is not read")
+        self.rows = np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _latin1(text: Any, encoding: Any) -> bytes:
+    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+        raise UnusableDataError(f"holds text in the encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+_ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Bytes,
+    ("_codecs", "encode"): _latin1,
+}
+
+
+class _NumbersOnly(pickle.Unpickler):
+    """Builds lists, dicts, numbers, strings and arrays of bytes, and refuses to look up anything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise UnusableDataError(f"asks for {module}.{name}, which a batch of CIFAR-10 does not need; it was not read")
+        return _ALLOWED[module, name]
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise UnusableDataError("refers to objects outside of it; it was not read")
