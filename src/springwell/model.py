@@ -7,23 +7,27 @@ log_p = model.log_density(x)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
+from huggingface_hub import ModelHubMixin
 from torch import Tensor
 
 from springwell.config import STEPS_PER_JUMP, Config
-from springwell.energy import FourierMLP, ScaledEnergy
+from springwell.energy import EnergyResNet, FourierMLP, ScaledEnergy
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.quadrature import Normaliser, normaliser
-from springwell.generate import denoise, progressive
+from springwell.generate import Sample, denoise, progressive
 from springwell.noise import Noise
 from springwell.samplers import KERNELS, Chains
 from springwell.schedule import NoiseSchedule
 
 SAMPLING_STREAM = 2**40
-DEFAULT_BATCH = 1024
+VECTOR_BATCH = 1024
+CPU_IMAGE_BATCH = 256
+CPU_MEMORY = 2**30
 MIN_ROWS = 16
 
 
@@ -46,8 +50,17 @@ def build_energy(config: Config, schedule: NoiseSchedule, event_shape: tuple[int
     c = config.network
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.training.seed)
-        (dim,) = event_shape
-        network = FourierMLP(dim, schedule.num_levels, c.width, c.depth, c.num_features, c.bandwidths)
+        network: FourierMLP | EnergyResNet
+        if c.network == "resnet":
+            if len(event_shape) != 3:
+                raise UserError(f"--network resnet: takes images, but --data {config.data} has shape {list(event_shape)}; use mlp")
+            channels, height, width = event_shape
+            network = EnergyResNet(channels, c.width, c.multipliers, c.num_blocks, c.unshuffle, c.spectral_norm)
+            network.check_size(height, width)
+        else:
+            if len(event_shape) != 1:
+                raise UserError(f"--network mlp: takes vectors, but --data {config.data} has shape {list(event_shape)}; use resnet")
+            network = FourierMLP(event_shape[0], schedule.num_levels, c.width, c.depth, c.num_features, c.bandwidths)
     return ScaledEnergy(network, schedule, c.output_scale, c.base_precision)
 
 
@@ -58,8 +71,11 @@ def initial_step_size(config: Config, schedule: NoiseSchedule) -> Tensor:
     return (config.sampler.step_fraction * schedule.sigma[1:]).float()
 
 
-class Model:
+class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["energy-based-model"]):
     """A trained model, ready to be sampled and measured.
+
+    ``save_pretrained(folder)``, ``push_to_hub("owner/name")`` and ``from_pretrained(...)`` are those of huggingface_hub; what
+    they write and read are the files of a finished run.
 
     Args:
         config: What it was trained with.
@@ -124,36 +140,101 @@ class Model:
         chains = Chains(KERNELS[sampler.kernel], num_steps, self.step_size, self.config.effective_sample_jumps, noise_scale)
         return progressive(self.energy, self.schedule, chains, self.event_shape, noise)
 
+    def automatic_batch(self) -> int:
+        """How many chains run side by side if nobody says: as many as fit in half the memory that is free."""
+        if len(self.event_shape) == 1:
+            return VECTOR_BATCH
+        mem_get_info = getattr(torch.get_device_module(self.device), "mem_get_info", None)
+        memory = mem_get_info(self.device)[0] // 2 if mem_get_info else CPU_MEMORY
+        fit = max(1, memory // (2 * self._bytes_per_chain()))
+        return min(fit, CPU_IMAGE_BATCH) if self.device.type == "cpu" else fit
+
+    def _bytes_per_chain(self) -> int:
+        """What the gradient of f at one more sample keeps in memory."""
+
+        def kept(rows: int) -> int:
+            sizes: dict[int, int] = {}
+
+            def pack(tensor: Tensor) -> Tensor:
+                sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+                return tensor
+
+            y = torch.zeros(rows, *self.event_shape, device=self.device, requires_grad=True)
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                f = self.f(y)
+            del f
+            return sum(sizes.values())
+
+        return max(1, kept(2) - kept(1))
+
     def sample_batches(
         self,
         num: int,
         seed: int = 0,
-        batch: int = DEFAULT_BATCH,
+        batch: int | None = None,
         num_steps: int | None = None,
         noise_scale: float | None = None,
+        start: int = 0,
+        watch: Callable[[int, Sample], None] | None = None,
     ) -> Iterator[Tensor]:
-        """Samples in batches; the last is computed in full and cut, so that a sample's value never depends on ``num``."""
+        """The samples ``start`` ... ``num - 1`` in batches, halved as often as memory runs out.
+
+        Vectors are computed in whole batches and cut, so that a sample's value never depends on ``num``.
+
+        Args:
+            num: Where to end.
+            seed: The seed.
+            batch: How many chains run side by side; None for as many as fit.
+            num_steps: MCMC steps per level, if not the run's own.
+            noise_scale: Factor on the Langevin noise, if not the run's own.
+            start: The first sample.
+            watch: Is told of every level: the index of the batch's first sample, and x_t of the batch in the data's units.
+        """
+        batch = self.automatic_batch() if batch is None else batch
         if num < 1 or batch < 1:
             raise UserError(f"num {num}, batch {batch}: must both be at least 1")
-        # Matrix products of very few rows take another path, with other rounding; a full tile does not.
-        rows = max(batch, MIN_ROWS)
-        for start in range(0, num, batch):
-            u, worst = None, torch.zeros((), dtype=torch.long, device=self.device)
-            for t, u, _ in self.trajectory(torch.arange(start, start + rows), seed, num_steps, noise_scale):
-                worst = torch.maximum(worst, (~torch.isfinite(u)).any() * (t + 1))
-            assert u is not None
-            if int(worst):
-                where = f"sampling diverged at level {int(worst) - 1} (values are not finite)"
-                raise DivergenceError(f"{where}; train longer, or sample with fewer or smaller steps")
-            if self.config.sampler.denoise:
-                u = denoise(self.energy, self.schedule, u)
-            yield (self.shift + self.scale * u)[: min(batch, num - start)]
+        while start < num:
+            wanted = min(batch, num - start)
+            # Matrix products of very few rows take another path, with other rounding; a full tile does not.
+            rows = max(batch, MIN_ROWS) if len(self.event_shape) == 1 else wanted
+            try:
+                x = self._sample_batch(start, rows, wanted, seed, num_steps, noise_scale, watch)
+            except RuntimeError as error:
+                if batch == 1 or not _out_of_memory(error):
+                    raise
+                batch //= 2
+                continue
+            yield x
+            start += wanted
+
+    def _sample_batch(
+        self,
+        start: int,
+        rows: int,
+        wanted: int,
+        seed: int,
+        num_steps: int | None,
+        noise_scale: float | None,
+        watch: Callable[[int, Sample], None] | None,
+    ) -> Tensor:
+        u, worst = None, torch.zeros((), dtype=torch.long, device=self.device)
+        for t, u, acceptance in self.trajectory(torch.arange(start, start + rows), seed, num_steps, noise_scale):
+            worst = torch.maximum(worst, (~torch.isfinite(u)).any() * (t + 1))
+            if watch is not None:
+                watch(start, Sample(t, (self.shift + self.scale * u)[:wanted], acceptance[:wanted]))
+        assert u is not None
+        if int(worst):
+            where = f"sampling diverged at level {int(worst) - 1} (values are not finite)"
+            raise DivergenceError(f"{where}; train longer, or sample with fewer or smaller steps")
+        if self.config.sampler.denoise:
+            u = denoise(self.energy, self.schedule, u)
+        return (self.shift + self.scale * u)[:wanted]
 
     def sample(
         self,
         num: int,
         seed: int = 0,
-        batch: int = DEFAULT_BATCH,
+        batch: int | None = None,
         num_steps: int | None = None,
         noise_scale: float | None = None,
     ) -> Tensor:
@@ -162,7 +243,7 @@ class Model:
         Args:
             num: How many.
             seed: The seed.
-            batch: How many chains run side by side.
+            batch: How many chains run side by side; None for as many as fit.
             num_steps: MCMC steps per level, if not the run's own.
             noise_scale: Factor on the Langevin noise, if not the run's own.
         """
@@ -190,3 +271,36 @@ class Model:
         log_z = self.normaliser().log_z
         u = (x.to(self.shift) - self.shift) / self.scale
         return self._unnormalised(u) - log_z - self.scale.double().log().sum()
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        from springwell.card import write_card
+        from springwell.training.run import save_folder
+
+        save_folder(self, save_directory)
+        write_card(self, save_directory)
+
+    @classmethod
+    def _from_pretrained(
+        cls,
+        *,
+        model_id: str,
+        revision: str | None,
+        cache_dir: str | Path | None,
+        force_download: bool,
+        local_files_only: bool,
+        token: str | bool | None,
+        device: torch.device | str = "cpu",
+        **unused: Any,
+    ) -> Model:
+        """Reads the folder or downloads it; ``unused`` is what the mixin read from config.json by itself."""
+        from springwell.hub import download
+        from springwell.training.run import load_folder
+
+        options = {"cache_dir": cache_dir, "force_download": force_download, "local_files_only": local_files_only}
+        folder = Path(model_id) if Path(model_id).is_dir() else download(model_id, revision, token=token, **options)
+        return load_folder(folder, device)
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    message = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in message or "allocate memory" in message

@@ -15,7 +15,7 @@ Any callable of (y, t) serves as an energy wherever the library takes one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +81,32 @@ class ScaledEnergy(nn.Module):
     def forward(self, y: Tensor, t: Tensor) -> Tensor:
         return self._combine(self.network(y, t), y, self._level_scale(t))
 
+    def follow_weights(self) -> None:
+        """Brings up to date what the network keeps beside its weights; to be called after every optimiser step."""
+        follow = getattr(self.network, "follow_weights", None)
+        if follow is not None:
+            follow()
+
     def at(self, t: Tensor) -> Callable[[Tensor], Tensor]:
         network, scale = at_level(self.network, t), self._level_scale(t).detach()
-        return lambda y: self._combine(network(y), y, scale)
+        if getattr(self.network, "autocast", None) != torch.float16:
+            return lambda y: self._combine(network(y), y, scale)
+        return lambda y: self._combine(_TimesGradient.apply(network(_TimesGradient.apply(y, scale)), 1 / scale), y, scale)
+
+
+class _TimesGradient(torch.autograd.Function):
+    """The identity, whose gradient is multiplied by a factor per sample.
+
+    One around the other, with factors scale and 1 / scale, they keep a large scale out of the network's backward pass, where
+    half precision would overflow. The weights' gradients would come out wrong, but chains have none.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(factor)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (factor,) = ctx.saved_tensors
+        return grad * factor.view(-1, *[1] * (grad.ndim - 1)), None

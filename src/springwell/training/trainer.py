@@ -15,10 +15,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -27,6 +28,7 @@ from torch import Tensor
 from springwell import objectives
 from springwell.config import Config
 from springwell.data.source import open_data
+from springwell.energy import EnergyResNet
 from springwell.errors import DivergenceError, UserError
 from springwell.model import Model, build_energy, build_schedule, initial_step_size
 from springwell.noise import Noise
@@ -36,6 +38,7 @@ from springwell.training.checkpoint import good_checkpoints, match, newest_recor
 from springwell.training.ema import update_ema
 from springwell.training.run import Run, model_tensors
 
+Batch = TypeVar("Batch")
 STATISTICS = ("count", "loss", "f_pos", "f_neg", "displacement", "acceptance")
 LEVEL_STREAM = 2**41
 # A healthy level's weighted energy gap is of the order of the dimension; a hundred times that has run away.
@@ -81,13 +84,17 @@ def train(
     """
     config.validate()
     c, sampler = config.training, config.sampler
-    run = Run(Path("runs") / Path(config.data.removeprefix("npy:")).stem if out is None else out)
-    data, schedule = open_data(config.data), build_schedule(config)
-    accelerator = make_accelerator(device)
+    run = Run(Path("runs") / Path(config.data.split(":")[-1]).stem if out is None else out)
+    accelerator = make_accelerator(device, c.precision)
     main, world = accelerator.is_main_process, accelerator.num_processes
     reporter = (reporter or Terminal()) if main else Silent()
-    if c.batch % world:
-        raise UserError(f"--batch {c.batch}: cannot be divided among {world} processes; use a multiple of {world}")
+    if c.batch % (world * c.accumulate):
+        parts = f"{world} processes" + (f" x {c.accumulate} parts" if c.accumulate > 1 else "")
+        raise UserError(f"--batch {c.batch}: cannot be divided among {parts}; use a multiple of {world * c.accumulate}")
+    with accelerator.main_process_first():
+        # The first process may have to prepare the images that the others then find.
+        data = open_data(config.data, config.images, reporter)
+    schedule = build_schedule(config)
     if main:
         run.begin(config)
     accelerator.wait_for_everyone()
@@ -96,6 +103,8 @@ def train(
 
     energy = build_energy(config, schedule, data.event_shape).to(accelerator.device)
     average = copy.deepcopy(energy).requires_grad_(False)
+    if isinstance(energy.network, EnergyResNet):
+        energy.network.accelerate({"bf16": torch.bfloat16, "fp16": torch.float16}.get(c.precision), c.compile)
     adam = torch.optim.Adam(energy.parameters(), lr=c.lr, betas=(c.beta1, c.beta2), fused=True)
     model, optimizer = accelerator.prepare(energy, adam)
     schedule, weight = schedule.to(accelerator.device), energy.loss_weight
@@ -118,37 +127,48 @@ def train(
             save_checkpoint(run.checkpoints, state, iteration, c.keep)
 
     share = c.batch // world
-    position = torch.arange(share, device=accelerator.device) + share * accelerator.process_index
+    mine = torch.arange(share, device=accelerator.device) + share * accelerator.process_index
+    parts = mine.chunk(c.accumulate)
+
+    def draw(number: int) -> tuple[Noise, Tensor]:
+        noise = Noise(c.seed, parts[number % c.accumulate], stream=number // c.accumulate, ahead=sampler.num_steps)
+        return noise, data.sample(noise)
+
     began = time.monotonic()
     with (
         _Log(run, start, c.tensorboard, main) as log,
         _interruptible() as interrupted,
         reporter.bar(f"training {run.path}", c.iterations, start) as bar,
+        closing(_in_time(draw, start * c.accumulate, last * c.accumulate, prefetch=len(data.event_shape) > 1)) as batches,
     ):
         while iteration < last and not _agree_to_stop(interrupted, accelerator, iteration, c.log_every):
-            # Alg. 1: a level and a pair for every sample of the batch, then the objective.
-            noise = Noise(c.seed, position, stream=iteration, ahead=sampler.num_steps)
-            offset = Noise(c.seed, position[:1] * 0, stream=LEVEL_STREAM + iteration).uniform()
-            t = objectives.stratified_levels(num_levels, position, c.batch, offset)
-            y_t, x_next = schedule.pair(data.sample(noise), t, noise)
-            if config.objective == "dsm":
-                outcome = objectives.dsm(model, schedule, t, y_t, x_next)
-            else:
-                outcome = objectives.recovery(
-                    model, energy, schedule, chains, weight, t, y_t, x_next, noise, sampler.chain_start
-                )
-
             lr = learning_rate(config, iteration)
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.zero_grad()
-            accelerator.backward(outcome.loss.mean())
+            offset = Noise(c.seed, mine[:1] * 0, stream=LEVEL_STREAM + iteration).uniform()
+            sums = torch.zeros_like(statistics)
+            for position in parts:
+                # Alg. 1: a level and a pair for every sample of the batch, then the objective.
+                noise, x = next(batches)
+                t = objectives.stratified_levels(num_levels, position, c.batch, offset)
+                y_t, x_next = schedule.pair(x, t, noise)
+                with accelerator.no_sync(model) if position is not parts[-1] else nullcontext():
+                    if config.objective == "dsm":
+                        outcome = objectives.dsm(model, schedule, t, y_t, x_next)
+                    else:
+                        outcome = objectives.recovery(
+                            model, energy, schedule, chains, weight, t, y_t, x_next, noise, sampler.chain_start
+                        )
+                    accelerator.backward(outcome.loss.sum() / share)
+                sums += _sums(outcome, t, num_levels)
             if c.clip is not None:
                 accelerator.clip_grad_norm_(model.parameters(), c.clip)
             optimizer.step()
+            energy.follow_weights()
             update_ema(average, energy, c.ema, iteration)
 
-            sums = accelerator.reduce(_sums(outcome, t, num_levels))
+            sums = accelerator.reduce(sums)
             statistics += sums
             if sampler.target_acceptance is not None and sampler.kernel == "mala" and sampler.num_steps:
                 count, acceptance = sums[:, 0], sums[:, STATISTICS.index("acceptance")]
@@ -171,16 +191,33 @@ def train(
         if iteration < last:
             save()
     if iteration >= c.iterations and main:
-        run.save_model(average, step_size, shift, scale)
+        run.save_model(average.eval(), step_size, shift, scale)
     accelerator.wait_for_everyone()
     return Result(run.path, "finished" if iteration >= c.iterations else "interrupted", iteration, time.monotonic() - began)
 
 
-def make_accelerator(device: str) -> Accelerator:
+def _in_time(draw: Callable[[int], Batch], start: int, end: int, prefetch: bool) -> Iterator[Batch]:
+    """draw(start) ... draw(end - 1); with ``prefetch`` each is drawn by a second thread while the one before it is used."""
+    if not prefetch:
+        yield from map(draw, range(start, end))
+        return
+    with ThreadPoolExecutor(1, "springwell-data") as pool:
+        following = pool.submit(draw, start)
+        for number in range(start, end):
+            present = following.result()
+            if number + 1 < end:
+                following = pool.submit(draw, number + 1)
+            yield present
+
+
+def make_accelerator(device: str, precision: str = "fp32") -> Accelerator:
     """The accelerator for ``--device``: auto takes the best there is."""
     # Apple's GPU has no float64, in which schedules and statistics are kept.
     cpu = device == "cpu" or (device == "auto" and torch.backends.mps.is_available())
-    accelerator = Accelerator(cpu=cpu)
+    try:
+        accelerator = Accelerator(cpu=cpu, mixed_precision="no" if precision == "fp32" else precision)
+    except ValueError as error:
+        raise UserError(f"--precision {precision}: not available here ({str(error).splitlines()[0]}); use fp32") from None
     found = accelerator.device.type
     if device not in ("auto", found):
         raise UserError(f"--device {device}: not available here; use auto{'' if found == 'cpu' else f', {found}'} or cpu")
