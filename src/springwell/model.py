@@ -17,6 +17,7 @@ from torch import Tensor
 
 from springwell.config import STEPS_PER_JUMP, Config
 from springwell.energy import EnergyResNet, FourierMLP, ScaledEnergy
+from springwell.energy.base import at_level
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.quadrature import Normaliser, normaliser
 from springwell.generate import Sample, denoise, progressive
@@ -53,13 +54,17 @@ def build_energy(config: Config, schedule: NoiseSchedule, event_shape: tuple[int
         network: FourierMLP | EnergyResNet
         if c.network == "resnet":
             if len(event_shape) != 3:
-                raise UserError(f"--network resnet: takes images, but --data {config.data} has shape {list(event_shape)}; use mlp")
+                raise UserError(
+                    f"--network resnet: takes images, but --data {config.data} has shape {list(event_shape)}; use mlp"
+                )
             channels, height, width = event_shape
             network = EnergyResNet(channels, c.width, c.multipliers, c.num_blocks, c.unshuffle, c.spectral_norm)
             network.check_size(height, width)
         else:
             if len(event_shape) != 1:
-                raise UserError(f"--network mlp: takes vectors, but --data {config.data} has shape {list(event_shape)}; use resnet")
+                raise UserError(
+                    f"--network mlp: takes vectors, but --data {config.data} has shape {list(event_shape)}; use resnet"
+                )
             network = FourierMLP(event_shape[0], schedule.num_levels, c.width, c.depth, c.num_features, c.bandwidths)
     return ScaledEnergy(network, schedule, c.output_scale, c.base_precision)
 
@@ -160,9 +165,9 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
                 return tensor
 
             y = torch.zeros(rows, *self.event_shape, device=self.device, requires_grad=True)
+            f = at_level(self.energy, torch.zeros(rows, dtype=torch.long, device=self.device))
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-                f = self.f(y)
-            del f
+                f(y)
             return sum(sizes.values())
 
         return max(1, kept(2) - kept(1))

@@ -14,7 +14,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -35,13 +35,15 @@ class Checkpoint(NamedTuple):
     path: Path
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """Replaces ``path`` by a file that is complete on disk, or leaves it as it was."""
-    data = content.encode() if isinstance(content, str) else content
+def write_atomically(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
+    """Replaces ``path`` by a file that is complete on disk, or leaves it as it was; a function writes its own content."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            if callable(content):
+                content(file)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes private files; give this one the permissions that an ordinary new file would have.
@@ -54,21 +56,20 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         raise
 
 
-def save_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
-    """Writes a safetensors file atomically and returns its SHA-256."""
+def save_tensors(path: Path, tensors: dict[str, Tensor], iteration: int) -> None:
+    """Writes a safetensors file and then, beside it, the JSON that vouches for it; both atomically."""
     data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     write_atomically(path, data)
-    return hashlib.sha256(data).hexdigest()
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    record = {"format": FORMAT, "iteration": iteration, "sha256": hashlib.sha256(data).hexdigest(), "shapes": shapes}
+    write_atomically(path.with_suffix(".json"), json.dumps(record, indent=1))
 
 
 def save_checkpoint(folder: Path, tensors: dict[str, Tensor], iteration: int, keep: int) -> Path:
     """Saves a checkpoint, then removes all but the newest ``keep``."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"checkpoint-{iteration:08d}.safetensors"
-    digest = save_tensors(path, tensors)
-    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    record = {"format": FORMAT, "iteration": iteration, "sha256": digest, "shapes": shapes}
-    write_atomically(path.with_suffix(".json"), json.dumps(record, indent=1))
+    save_tensors(path, tensors, iteration)
     kept = {p.stem for p in _records(folder)[:keep]}
     for old in folder.glob("*checkpoint-*"):
         if old.name.startswith(".") or old.stem not in kept:
@@ -86,7 +87,7 @@ def newest_record(folder: Path) -> Path | None:
 
 
 def read_checkpoint(record_path: Path) -> Checkpoint:
-    """One checkpoint, verified. Raises UserError with the reason if it is not whole."""
+    """One checkpoint or finished model, verified. Raises UserError with the reason if it is not whole."""
     path = record_path.with_suffix(".safetensors")
     try:
         record: Any = json.loads(record_path.read_text())

@@ -5,6 +5,7 @@ metrics.jsonl         one line per --log-every iterations
 checkpoints/          the newest training states
 previews/             pictures made while training
 model.safetensors     the finished model (the moving average), with its step sizes
+model.json            its SHA-256, shapes and iteration; written last, so a run is finished exactly when it is there
 evaluation.json       what ``springwell evaluate`` measured, and its pictures beside it
 """
 
@@ -22,10 +23,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from springwell import zoo
 from springwell.config import Config, difference, from_dict, to_dict
 from springwell.errors import UserError
+from springwell.hub import HUB_ID, download
 from springwell.model import Model, build_energy, build_schedule
-from springwell.training.checkpoint import good_checkpoints, match, save_tensors, write_atomically
+from springwell.training.checkpoint import (
+    Checkpoint,
+    good_checkpoints,
+    match,
+    read_checkpoint,
+    save_tensors,
+    write_atomically,
+)
 
 # Changing these does not change the model that comes out, so a run may be resumed with other values.
 FREE_FIELDS = {
@@ -52,11 +62,12 @@ class Run:
         self.checkpoints = self.path / "checkpoints"
         self.previews = self.path / "previews"
         self.model_path = self.path / "model.safetensors"
+        self.record_path = self.path / "model.json"
         self.evaluation_path = self.path / "evaluation.json"
 
     @property
     def finished(self) -> bool:
-        return self.model_path.exists()
+        return self.record_path.exists()
 
     def read_config(self) -> Config:
         return from_dict(read_json(self.config_path), str(self.config_path))
@@ -103,7 +114,8 @@ class Run:
             write_atomically(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def save_model(self, energy: torch.nn.Module, step_size: Tensor, shift: Tensor, scale: Tensor) -> None:
-        save_tensors(self.model_path, model_tensors(energy, step_size, shift, scale))
+        iterations = self.read_config().training.iterations
+        save_tensors(self.model_path, model_tensors(energy, step_size, shift, scale), iterations)
 
 
 def read_json(path: Path) -> Any:
@@ -124,32 +136,69 @@ def model_tensors(energy: torch.nn.Module, step_size: Tensor, shift: Tensor, sca
 
 
 def load(source: Path | str, device: torch.device | str = "cpu", warn: Callable[[str], None] = lambda line: None) -> Model:
-    """Loads the model of a run: the finished one, or the moving average of its newest good checkpoint.
+    """Loads a model: the finished one of a run, or the moving average of its newest good checkpoint.
 
     Args:
-        source: The run directory.
+        source: A run directory; else the name of a model that ships with springwell; else ``owner/name`` or
+            ``owner/name@revision`` of a model on the Hugging Face hub.
         device: Where to put it.
-        warn: Is told of checkpoints that had to be passed over.
+        warn: Is told of files that had to be passed over.
     """
-    run = Run(source)
+    return load_folder(find(source), device, warn)
+
+
+def find(source: Path | str) -> Path:
+    """The folder of the model that ``source`` names, downloaded if need be; see :func:`load`."""
+    if Path(source).is_dir():
+        return Path(source)
+    name = str(source)
+    if name in zoo.names():
+        return zoo.folder(name)
+    if match_id := HUB_ID.fullmatch(name):
+        return download(*match_id.groups())
+    raise UserError(
+        f"{source}: not a run, nor a model that ships ({', '.join(zoo.names())}), nor owner/name on the hub; "
+        "give a directory that `springwell train` wrote"
+    )
+
+
+def load_folder(folder: Path, device: torch.device | str = "cpu", warn: Callable[[str], None] = lambda line: None) -> Model:
+    """Loads the model of a run directory, or of any folder with the files of a finished run."""
+    run = Run(folder)
     if not run.config_path.exists():
-        raise UserError(f"{source}: not a run (it has no config.json); give a directory that `springwell train` wrote")
+        raise UserError(f"{folder}: not a run (it has no config.json); give a directory that `springwell train` wrote")
     config = run.read_config()
+    damage = None
     if run.finished:
         try:
-            model = _assemble(config, load_file(run.model_path), run.model_path)
-            return model.to(device)
-        except (SafetensorError, OSError) as error:
-            warn(f"{run.model_path}: cannot be read ({str(error).splitlines()[0]}); taking the newest good checkpoint")
+            return _assemble(config, read_checkpoint(run.record_path)).to(device)
+        except UserError as error:
+            damage = error
+            if run.checkpoints.exists():
+                warn(f"{error}; taking the newest good checkpoint")
     for checkpoint in good_checkpoints(run.checkpoints, warn):
         tensors = {
             name.removeprefix("model."): tensor for name, tensor in checkpoint.tensors.items() if name.startswith("model.")
         }
-        return _assemble(config, tensors, checkpoint.path, checkpoint.iteration).to(device)
-    raise UserError(f"{source}: has no good checkpoint yet; train it first")
+        return _assemble(config, checkpoint._replace(tensors=tensors)).to(device)
+    if damage is not None:
+        raise UserError(f"{folder}: {damage}, and there is no good checkpoint; fetch or train it again")
+    if run.model_path.exists():
+        return _assemble(config, _unrecorded(run, config, warn)).to(device)
+    raise UserError(f"{folder}: has no good checkpoint yet; train it first")
 
 
-def _assemble(config: Config, tensors: dict[str, Tensor], path: Path, iteration: int | None = None) -> Model:
+def _unrecorded(run: Run, config: Config, warn: Callable[[str], None]) -> Checkpoint:
+    """A model without model.json, as version 0.1.0 wrote them; nothing else is left that could be loaded."""
+    warn(f"{run.model_path}: has no model.json beside it, so damage to its values would go unnoticed")
+    try:
+        return Checkpoint(load_file(run.model_path), config.training.iterations, run.model_path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{run.model_path}: cannot be read ({str(error).splitlines()[0]}); train it again") from None
+
+
+def _assemble(config: Config, checkpoint: Checkpoint) -> Model:
+    tensors, path = checkpoint.tensors, checkpoint.path
     if "shift" not in tensors or tensors["shift"].ndim < 1:
         raise UserError(f"{path}: not a model of springwell (it has no tensor 'shift')")
     schedule = build_schedule(config)
@@ -158,13 +207,13 @@ def _assemble(config: Config, tensors: dict[str, Tensor], path: Path, iteration:
     template = model_tensors(energy, torch.zeros(schedule.num_levels), torch.zeros(event_shape), torch.zeros(event_shape))
     match(tensors, template, str(path))
     energy.load_state_dict({name.removeprefix("energy."): t for name, t in tensors.items() if name.startswith("energy.")})
-    return Model(
-        config,
-        schedule,
-        energy,
-        tensors["step_size"],
-        tensors["shift"],
-        tensors["scale"],
-        config.training.iterations if iteration is None else iteration,
-        path,
-    )
+    step_size, shift, scale = tensors["step_size"], tensors["shift"], tensors["scale"]
+    return Model(config, schedule, energy, step_size, shift, scale, checkpoint.iteration, path)
+
+
+def save_folder(model: Model, folder: Path) -> None:
+    """Writes the files of a finished run: config.json, model.safetensors, model.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "config.json", json.dumps(to_dict(model.config), indent=1) + "\n")
+    tensors = model_tensors(model.energy, model.step_size, model.shift, model.scale)
+    save_tensors(folder / "model.safetensors", tensors, model.iteration)
