@@ -60,18 +60,22 @@ class PresetsCommand:
 
 @dataclass(frozen=True)
 class SampleCommand:
-    """Draw samples from a trained run."""
+    """Draw samples from a trained model."""
 
-    run: tyro.conf.Positional[Path]
-    """The run directory."""
-    num: int = 1024
-    """How many samples."""
+    run: tyro.conf.Positional[str]
+    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    num: int | None = None
+    """How many samples. Default: 64 images or 1024 vectors; 8 rows in a picture of trajectories."""
     seed: int = 0
     """Sample i depends on (seed, i) alone."""
     out: Path | None = None
-    """Where to: .npy or .npz for numbers, .png for a picture. Default: RUN/samples.npy."""
-    batch: int = 1024
-    """Chains that run side by side."""
+    """Where to: .png for a picture; .npy or .npz for numbers, images as uint8 [N, H, W, C]; a path without suffix for a folder
+    of PNGs, which an interrupted command fills up; .gif with --trajectory. Default: samples.png (samples.npy for vectors) in
+    the run directory, ./NAME.png for other models."""
+    trajectory: bool = False
+    """Write the way from noise to sample: .png, .gif or .npz."""
+    batch: int | None = None
+    """Chains that run side by side. Default: as many as fit in memory."""
     steps: int | None = None
     """MCMC steps per level. Default: the run's own."""
     noise_scale: float | None = None
@@ -81,16 +85,16 @@ class SampleCommand:
 
 @dataclass(frozen=True)
 class EvaluateCommand:
-    """Measure a trained run and draw it."""
+    """Measure a trained model and draw it."""
 
-    run: tyro.conf.Positional[Path]
-    """The run directory."""
-    num: int = 2000
-    """Samples for the sample-based measures."""
+    run: tyro.conf.Positional[str]
+    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    num: int | None = None
+    """Samples for the sample-based measures. Default: 2000 vectors or 256 images."""
     seed: int = 0
     """Of the samples."""
     out: Path | None = None
-    """Where to write evaluation.json and the pictures. Default: the run directory."""
+    """Where to write evaluation.json and the pictures. Default: the run directory, ./NAME-evaluation for other models."""
     common: Common = dataclasses.field(default_factory=Common)
 
 
@@ -182,10 +186,15 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
     if result.status == "already finished":
         context.reporter.say(f"{result.run} is finished ({result.iteration} iterations); nothing to do")
     known = read_json(run.evaluation_path) if run.evaluation_path.exists() else None
-    if isinstance(known, dict) and known.get("iteration") == result.iteration and "num_samples" in known and "mmd2" in known:
+    if (
+        isinstance(known, dict)
+        and known.get("iteration") == result.iteration
+        and "num_samples" in known
+        and known.keys() & {"mmd2", "f_gap"}
+    ):
         out["evaluation"] = known
     else:
-        out["evaluation"] = _evaluate(result.run, 2000, 0, result.run, context)
+        out["evaluation"] = _evaluate(str(result.run), None, 0, result.run, context)
     if not command.common.json:
         _print_evaluation(out["evaluation"])
         print(f"{result.run}: {result.iteration} iterations, {result.seconds:.0f} s; pictures: {result.run / 'report.png'}")
@@ -236,66 +245,72 @@ def _dry_run(command: TrainCommand, context: Context) -> dict[str, Any]:
 
 
 def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
-    import numpy as np
-    import torch
-
-    from springwell.plots import draw_points, first_two, new_figure, save_figure
     from springwell.training.run import load
+    from springwell.writing import KINDS, Drawing, write_samples, write_trajectory
 
-    out = command.out or command.run / "samples.npy"
-    if out.suffix not in (".npy", ".npz", ".png"):
-        raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .npy, .npz or .png")
-    if command.num < 1 or command.batch < 1:
-        raise UserError(f"--num {command.num} --batch {command.batch}: must both be at least 1")
+    out, name = command.out, command.run.partition("@")[0].rpartition("/")[2]
+    if out is not None and out.suffix not in KINDS:
+        raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .npy, .npz, .png, .gif or a folder")
+    for option, value in (("num", command.num), ("batch", command.batch)):
+        if value is not None and value < 1:
+            raise UserError(f"--{option} {value}: must be at least 1")
     model = load(command.run, context.device(), context.reporter.warn)
-    if out.suffix == ".png" and len(model.event_shape) != 1:
-        raise UserError(f"--out {out}: only vectors are drawn as points; use .npy")
+    if out is None and Path(command.run).is_dir():
+        kind = ".png" if command.trajectory or len(model.event_shape) == 3 else ".npy"
+        out = Path(command.run) / f"{'trajectory' if command.trajectory else 'samples'}{kind}"
+    elif out is None:
+        out = Path(f"{name}-trajectory.png" if command.trajectory else f"{name}.png")
     _writable(out.parent)
-    parts = []
-    with context.reporter.bar("sampling", command.num) as bar:
-        for part in model.sample_batches(command.num, command.seed, command.batch, command.steps, command.noise_scale):
-            parts.append(part.cpu())
-            bar.advance(len(part))
-    x = torch.cat(parts)
+    drawing = Drawing(
+        model,
+        os.path.normpath(command.run),
+        context.reporter,
+        command.num,
+        command.seed,
+        command.batch,
+        command.steps,
+        command.noise_scale,
+    )
     with _write_errors(out):
-        if out.suffix == ".png":
-            figure, axes = new_figure(1, 1, 4.0)
-            draw_points(axes[0, 0], first_two(x), limit=float(x.abs().max()) * 1.05, title=f"{len(x)} samples of {command.run}")
-            save_figure(figure, out)
-        else:
-            from springwell.training.checkpoint import write_atomically
-
-            buffer = io.BytesIO()
-            np.save(buffer, x.numpy()) if out.suffix == ".npy" else np.savez(buffer, samples=x.numpy())
-            write_atomically(out, buffer.getvalue())
+        written = (write_trajectory if command.trajectory else write_samples)(drawing, out)
     if not command.common.json:
-        print(f"{out}: {len(x)} samples of {command.run}, seed {command.seed}")
-    return {"run": str(command.run), "out": str(out), "num": len(x), "seed": command.seed, "shape": list(x.shape)}
+        print(f"{out}: {written['num']} samples of {command.run}, seed {command.seed}")
+    return {"run": command.run, "out": str(out), "seed": command.seed, **written}
 
 
 def evaluate_command(command: EvaluateCommand, context: Context) -> dict[str, Any]:
-    if not 100 <= command.num <= 10_000:
+    if command.num is not None and not 100 <= command.num <= 10_000:
         raise UserError(f"--num {command.num}: out of range; use 100 ... 10000 (the MMD compares all pairs)")
-    out = command.out or command.run
+    name = command.run.partition("@")[0].rpartition("/")[2]
+    out = command.out or (Path(command.run) if Path(command.run).is_dir() else Path(f"{name}-evaluation"))
     result = _evaluate(command.run, command.num, command.seed, out, context)
     if not command.common.json:
         _print_evaluation(result)
         print(f"written: {out / 'evaluation.json'}, {out / 'report.png'}")
-    return {"run": str(command.run), "out": str(out), "evaluation": result}
+    return {"run": command.run, "out": str(out), "evaluation": result}
 
 
-def _evaluate(run: Path, num: int, seed: int, out: Path, context: Context) -> dict[str, Any]:
+def _evaluate(source: str, num: int | None, seed: int, out: Path, context: Context) -> dict[str, Any]:
     from springwell import plots
+    from springwell.evaluation.images import evaluate_images
     from springwell.evaluation.toy import evaluate
     from springwell.training.checkpoint import write_atomically
-    from springwell.training.run import Run, load
+    from springwell.training.run import Run, find, load_folder
 
-    model = load(run, context.device(), context.reporter.warn)
+    folder = find(source)
+    model = load_folder(folder, context.device(), context.reporter.warn)
     _writable(out)
-    result = evaluate(model, num, seed, context.reporter)
+    if len(model.event_shape) == 3:
+        result, samples, held_out = evaluate_images(model, num or 256, seed, context.reporter)
+    else:
+        result = evaluate(model, num or 2000, seed, context.reporter)
     with _write_errors(out):
-        plots.preview(model, out / "report.png")
-        if metrics := Run(run).read_metrics():
+        if len(model.event_shape) == 3:
+            title = f"{model.config.data}, iteration {model.iteration}"
+            plots.image_report(samples[:64], held_out[:64], out / "report.png", title)
+        else:
+            plots.preview(model, out / "report.png")
+        if metrics := Run(folder).read_metrics():
             plots.curves(out / "curves.png", metrics)
         write_atomically(out / "evaluation.json", json.dumps(result, indent=1) + "\n")
     return result
@@ -303,6 +318,14 @@ def _evaluate(run: Path, num: int, seed: int, out: Path, context: Context) -> di
 
 def _print_evaluation(result: dict[str, Any]) -> None:
     n = result["num_samples"]
+    if "f_gap" in result:
+        gap, error = result["f_gap"], result["f_gap_standard_error"]
+        print(f"f gap     {gap:+.2f} +- {error:.2f} nats   mean f at level 0 of {n} held-out images less that of {n} samples")
+        share = f"{100 * result['outside_samples']:.1f} % of {n} samples, {100 * result['outside_values']:.2f} % of values"
+        print(f"outside   {share}, are outside [-{result['outside']}, {result['outside']}]")
+        accepted = result["acceptance"]
+        print(f"accepted  {min(accepted):.2f} ... {max(accepted):.2f} over {len(accepted)} levels, {n} chains")
+        return
     if "kl" in result:
         error = result["log_z_error"]
         print(f"kl        {result['kl']:.4f} nats   KL(data at level 0 || model), quadrature, error of log Z about {error:.1e}")

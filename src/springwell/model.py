@@ -30,6 +30,7 @@ VECTOR_BATCH = 1024
 CPU_IMAGE_BATCH = 256
 CPU_MEMORY = 2**30
 MIN_ROWS = 16
+MIN_IMAGES = 8
 
 
 def build_schedule(config: Config) -> NoiseSchedule:
@@ -200,8 +201,8 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
             raise UserError(f"num {num}, batch {batch}: must both be at least 1")
         while start < num:
             wanted = min(batch, num - start)
-            # Matrix products of very few rows take another path, with other rounding; a full tile does not.
-            rows = max(batch, MIN_ROWS) if len(self.event_shape) == 1 else wanted
+            # Products and convolutions of very few rows take another path, with other rounding; a full tile does not.
+            rows = max(batch, MIN_ROWS) if len(self.event_shape) == 1 else max(wanted, min(batch, MIN_IMAGES))
             try:
                 x = self._sample_batch(start, rows, wanted, seed, num_steps, noise_scale, watch)
             except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Pictures. Every function writes one PNG and returns its path."""
+"""Figures: points, densities, curves, reports."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,8 +15,10 @@ from springwell.data.source import open_data
 from springwell.data.toy import log_density
 from springwell.evaluation.quadrature import evaluate, plane_grid
 from springwell.model import Model
+from springwell.pictures import Bytes, grid, save_png, to_bytes
 
 LIMIT = 3.0
+PREVIEW_IMAGES = 36
 _CELLS = 240
 _TITLE = 8
 
@@ -31,6 +34,13 @@ def new_figure(rows: int, columns: int, size: float = 2.1) -> tuple[Any, Any]:
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[], aspect="equal")
     return figure, axes
+
+
+def figure_bytes(figure: Any) -> Bytes:
+    """A figure as a picture ``[H, W, 3]``."""
+    figure.set_dpi(100)
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
 
 
 def save_figure(figure: Any, path: Path) -> Path:
@@ -74,6 +84,18 @@ def first_two(x: Tensor) -> Tensor:
     return x[:, :2] if x.shape[1] > 1 else torch.cat([x, torch.zeros_like(x)], 1)
 
 
+def vectors_figure(x: Tensor, title: str, limit: float | None = None) -> Any:
+    """The first two coordinates of vectors as points."""
+    figure, axes = new_figure(1, 1, 4.0)
+    draw_points(axes[0, 0], first_two(x), limit=limit or largest(x), title=title)
+    return figure
+
+
+def largest(*values: Tensor) -> float:
+    """A limit that all points are within."""
+    return 1.05 * max(float(x.abs().max()) for x in values)
+
+
 def data_log_density(data: str, a: float, sigma: float, limit: float = LIMIT) -> Tensor:
     toy = open_data(data).toy
     assert toy is not None
@@ -106,8 +128,24 @@ def report(model: Model, samples: Tensor, path: Path, title: str = "") -> Path:
     return save_figure(figure, path)
 
 
+def image_report(samples: Tensor, held_out: Tensor, path: Path, title: str = "") -> Path:
+    """Grids of samples and of held-out data side by side."""
+    figure, axes = new_figure(1, 2, 4.0)
+    for ax, x, what in zip(axes[0], (samples, held_out), ("samples", "held-out images"), strict=True):
+        picture = grid(to_bytes(x))
+        ax.imshow(picture[..., 0] if picture.shape[-1] == 1 else picture, cmap="gray", vmin=0, vmax=255)
+        ax.set_title(f"{len(x)} {what}", fontsize=_TITLE)
+        ax.axis("off")
+    if title:
+        figure.suptitle(title, fontsize=_TITLE + 1)
+    return save_figure(figure, path)
+
+
 def preview(model: Model, path: Path) -> None:
     """A picture of a model in training; vectors of other dimensions show their first two coordinates."""
+    if len(model.event_shape) == 3:
+        save_png(grid(to_bytes(model.sample(PREVIEW_IMAGES, seed=0))), path)
+        return
     samples = model.sample(1024, seed=0)
     title = f"{model.config.data}, iteration {model.iteration}"
     if model.event_shape == (2,):

@@ -149,11 +149,11 @@ def load(source: Path | str, device: torch.device | str = "cpu", warn: Callable[
 
 def find(source: Path | str) -> Path:
     """The folder of the model that ``source`` names, downloaded if need be; see :func:`load`."""
+    name = str(source)
+    if name in zoo.names() and not Run(source).config_path.exists():
+        return zoo.folder(name)
     if Path(source).is_dir():
         return Path(source)
-    name = str(source)
-    if name in zoo.names():
-        return zoo.folder(name)
     if match_id := HUB_ID.fullmatch(name):
         return download(*match_id.groups())
     raise UserError(
