@@ -1,6 +1,34 @@
 """Data sets: where training batches come from."""
 
-from springwell.data.source import DataSource, open_data
-from springwell.data.toy import TOY_DATA, ToyData, log_density, toy_data
+from __future__ import annotations
 
-__all__ = ["TOY_DATA", "DataSource", "ToyData", "log_density", "open_data", "toy_data"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from springwell.data.images import prepare_images as prepare_images
+    from springwell.data.source import DataSource as DataSource
+    from springwell.data.source import open_data as open_data
+    from springwell.data.toy import TOY_DATA as TOY_DATA
+    from springwell.data.toy import ToyData as ToyData
+    from springwell.data.toy import log_density as log_density
+    from springwell.data.toy import toy_data as toy_data
+
+_WHERE = {
+    "TOY_DATA": "toy",
+    "DataSource": "source",
+    "ToyData": "toy",
+    "log_density": "toy",
+    "open_data": "source",
+    "prepare_images": "images",
+    "toy_data": "toy",
+}
+
+__all__ = [*_WHERE]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when used: processes that decode images import this package and must not load torch.
+    if name not in _WHERE:
+        raise AttributeError(f"module 'springwell.data' has no attribute '{name}'")
+    return getattr(import_module(f"springwell.data.{_WHERE[name]}"), name)

@@ -13,7 +13,7 @@ import pickle
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,10 @@ _BROKEN = (OSError, EOFError, ValueError, zlib.error, tarfile.TarError, zipfile.
 
 class UnusableDataError(Exception):
     """Why data cannot be used, in one line without the name of the data set."""
+
+
+class StoppedError(UnusableDataError):
+    """Reading stopped for a reason outside the data; it can go on later."""
 
 
 @dataclass(frozen=True)
@@ -104,16 +108,82 @@ def _read_idx(path: Path) -> np.ndarray:
                 raise UnusableDataError(f"{path} has {path.stat().st_size} bytes, not {16 + size}; get it again")
             data = file.read(size + 1)
     except _BROKEN as error:
-        raise UnusableDataError(f"{path} cannot be read ({_reason(error)}); get it again") from None
+        raise UnusableDataError(f"{path} cannot be read ({first_line(error)}); get it again") from None
     if len(data) != size:
         raise UnusableDataError(f"{path} is {'truncated' if len(data) < size else 'too long'}; get it again")
     return np.frombuffer(data, np.uint8).reshape(num, 1, height, width)
 
 
-def _reason(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an exception says, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def npz(path: Path, say: Callable[[str], None]) -> Arrays:
+    """Arrays of one's own: ``train`` and ``test``, or one of ``images``, ``x``, ``samples``, ``arr_0``, split like npy:PATH.
+
+    Args:
+        path: The .npz file.
+        say: Is told how floating-point values are read.
+    """
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise UnusableDataError("is not a readable .npz file; write it with numpy.savez(PATH, train=..., test=...)")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            pairs = [("train", "test"), ("x_train", "x_test"), *((name, "") for name in ("images", "x", "samples", "arr_0"))]
+            names = next((pair for pair in pairs if pair[0] in file.files), None)
+            if names is None:
+                known = "train and test, or images, x, samples or arr_0"
+                raise UnusableDataError(f"holds {', '.join(file.files)[:200] or 'nothing'}; needs an array named {known}")
+            if file.zip is not None and sum(info.file_size for info in file.zip.infolist()) > _MAX_BYTES:
+                raise UnusableDataError(f"holds more than {_MAX_BYTES >> 30} GiB; use folder:PATH or zip:PATH")
+            read = {name: file[name] for name in names if name in file.files}
+    except FileNotFoundError:
+        raise UnusableDataError("no such file") from None
+    except _BROKEN as error:
+        raise UnusableDataError(f"is not a readable .npz file of numbers ({first_line(error)})") from None
+    rows = dict(zip(read, _as_bytes({name: _channels_first(array, name) for name, array in read.items()}, say), strict=True))
+    train, test = rows[names[0]], rows.get(names[1])
+    if test is None:
+        if len(train) < 10:
+            raise UnusableDataError(f"'{names[0]}' holds {len(train)} images; needs at least 10")
+        return every(train, 10)
+    if train.shape[1:] != test.shape[1:]:
+        raise UnusableDataError(f"train has images {list(train.shape[1:])}, test {list(test.shape[1:])}; they must agree")
+    return Arrays(train, test)
+
+
+def _channels_first(array: np.ndarray, name: str) -> np.ndarray:
+    found = f"'{name}' is {array.dtype} {list(array.shape)}"
+    if array.dtype.kind not in "uif" or array.ndim not in (3, 4) or 0 in array.shape:
+        raise UnusableDataError(f"{found}; needs uint8 or floats of shape [N, H, W], [N, H, W, C] or [N, C, H, W]")
+    if array.ndim == 3:
+        return array[:, None]
+    first, last = array.shape[1] in (1, 3), array.shape[3] in (1, 3)
+    if first == last:
+        what = "could be [N, C, H, W] or [N, H, W, C]" if first else "has neither 1 nor 3 channels"
+        raise UnusableDataError(f"{found}, which {what}; channels are 1 or 3, heights and widths are not")
+    return array if first else array.transpose(0, 3, 1, 2)
+
+
+def _as_bytes(arrays: dict[str, np.ndarray], say: Callable[[str], None]) -> list[np.ndarray]:
+    """uint8 arrays. Integers are grey values; floats are in [-1, 1] if any is negative and in [0, 1] otherwise."""
+    low, high = (float(f([f(array) for array in arrays.values()])) for f in (np.min, np.max))
+    span = f"values from {low:.4g} to {high:.4g}"
+    if all(array.dtype.kind in "ui" for array in arrays.values()):
+        if low < 0 or not 1 < high <= 255:
+            raise UnusableDataError(f"{span}; integers must be grey values 0 ... 255")
+        return [np.ascontiguousarray(array, dtype=np.uint8) for array in arrays.values()]
+    if not (low >= -1 and high <= 1):
+        raise UnusableDataError(f"{span}; floats must be in [0, 1] or in [-1, 1], or save bytes (uint8)")
+    signed = low < 0
+    say(f"floats, {span}, read as {'[-1, 1]' if signed else '[0, 1]'}")
+    return [
+        np.ascontiguousarray(np.rint((array + 1.0) * 127.5 if signed else array * 255.0), dtype=np.uint8)
+        for array in arrays.values()
+    ]
 
 
 def cifar10(root: Path) -> Arrays:
@@ -146,7 +216,7 @@ def _folder_batches(path: Path, names: Sequence[str]) -> Iterator[tuple[str, byt
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise UnusableDataError(f"{path / name} cannot be read ({_reason(error)})") from None
+            raise UnusableDataError(f"{path / name} cannot be read ({first_line(error)})") from None
 
 
 def _archive_batches(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -161,7 +231,7 @@ def _archive_batches(path: Path, names: Sequence[str]) -> Iterator[tuple[str, by
                     wanted.discard(name)
                     yield name, content.read(_MAX_PICKLE + 1)
     except _BROKEN as error:
-        raise UnusableDataError(f"{path} cannot be read ({_reason(error)}); get it again") from None
+        raise UnusableDataError(f"{path} cannot be read ({first_line(error)}); get it again") from None
 
 
 def _binary_batch(data: bytes, path: Path) -> np.ndarray:
@@ -179,7 +249,7 @@ def _python_batch(data: bytes, path: Path) -> np.ndarray:
     except UnusableDataError as error:
         raise UnusableDataError(f"{path} {error}") from None
     except Exception as error:
-        raise UnusableDataError(f"{path} cannot be read ({_reason(error)}); get it again") from None
+        raise UnusableDataError(f"{path} cannot be read ({first_line(error)}); get it again") from None
     held = batch.get(b"data", batch.get("data")) if isinstance(batch, dict) else None
     rows = held.rows if isinstance(held, _Array) else None
     if rows is None or rows.shape != (CIFAR_ROWS, 3072):

@@ -17,29 +17,33 @@ noise alone.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from springwell.config import ImageConfig
-from springwell.data import formats
+from springwell.data import collect, formats
+from springwell.data.decode import resize_rows
 from springwell.data.formats import Arrays, UnusableDataError
-from springwell.data.source import DataSource
-from springwell.errors import UserError
+from springwell.data.prepare import Request, is_prepared, open_prepared, prepare
+from springwell.data.source import IMAGE_CHOICES, DataSource
+from springwell.errors import InterruptionError, UserError
 from springwell.noise import Noise
 from springwell.progress import Reporter, Silent
 
+_NAMED = ("digits", "mnist", "fashion-mnist", "cifar10", "celeba")
 _MNIST = ("MNIST/raw", "mnist", ".")
 _FASHION = ("FashionMNIST/raw", "fashion-mnist", "fashion")
-
-
-def data_root(images: ImageConfig) -> Path:
-    """Where data sets are looked for."""
-    return Path(images.data_root or os.environ.get("SPRINGWELL_DATA") or "~/data").expanduser()
 
 
 def open_images(spec: str, images: ImageConfig | None = None, reporter: Reporter | None = None) -> DataSource | None:
@@ -50,25 +54,130 @@ def open_images(spec: str, images: ImageConfig | None = None, reporter: Reporter
         images: How to read it. Default: as published, not augmented.
         reporter: Is told of long work.
     """
-    images = images or ImageConfig()
+    images, reporter = images or ImageConfig(), reporter or Silent()
+    with _named(spec):
+        if (path := _prepared_path(spec)) is not None:
+            arrays, record = open_prepared(path)
+            if images.image_size not in (None, *record["shape"][1:]):
+                size = " x ".join(map(str, record["shape"][1:]))
+                raise UnusableDataError(
+                    f"was prepared at {size} pixels, not --image-size {images.image_size}; prepare it again"
+                )
+            return image_source(arrays, images)
+        if _is_encoded(spec):
+            return image_source(_from_cache(spec, images, reporter), images)
+        found = _find(spec, images, reporter)
+        return image_source(found, images) if isinstance(found, Arrays) else None
+
+
+def prepare_images(
+    spec: str, out: Path, images: ImageConfig | None = None, workers: int | None = None, reporter: Reporter | None = None
+) -> dict[str, Any]:
+    """Writes the image set ``spec`` to the folder ``out``, to be used as ``prepared:OUT``, and returns its record.
+
+    Args:
+        spec: Any image set.
+        out: A new folder, or one in which the same work was interrupted.
+        images: How to read it; flips and dequantisation happen later, when batches are drawn.
+        workers: Number of processes that decode. Default: one per available core.
+        reporter: Is told of progress.
+    """
+    images, reporter = images or ImageConfig(), reporter or Silent()
+    with _named(spec):
+        if _prepared_path(spec) is not None:
+            raise UnusableDataError("is prepared already")
+        found = _find(spec, images, reporter)
+        if found is None:
+            raise UnusableDataError(f"is no set of images; choose {IMAGE_CHOICES}")
+        return prepare(Request(spec, _size(spec, images), out, workers or _cores()), found, reporter)
+
+
+@contextmanager
+def _named(spec: str) -> Iterator[None]:
+    """Errors that begin with the name of the data set."""
     try:
-        arrays = _read(spec, images, reporter or Silent())
+        yield
     except UnusableDataError as error:
         raise UserError(f"--data {spec}: {error}") from None
-    return None if arrays is None else image_source(arrays, images)
+    except InterruptionError as error:
+        raise InterruptionError(f"--data {spec}: {error}") from None
 
 
-def _read(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays | None:
-    root = data_root(images)
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _root(images: ImageConfig) -> Path:
+    return Path(images.data_root or os.environ.get("SPRINGWELL_DATA") or "~/data").expanduser()
+
+
+def _path(spec: str) -> Path:
+    return Path(spec.partition(":")[2]).expanduser()
+
+
+def _prepared_path(spec: str) -> Path | None:
+    if spec.startswith("prepared:"):
+        return _path(spec)
+    return Path(spec) if spec not in _NAMED and is_prepared(Path(spec)) else None
+
+
+def _is_encoded(spec: str) -> bool:
+    return spec == "celeba" or spec.startswith(("lsun/", "folder:", "zip:", "hf:"))
+
+
+def _size(spec: str, images: ImageConfig) -> int | None:
+    """Side of the images; None: as they are."""
+    return images.image_size or (64 if spec == "celeba" or spec.startswith("lsun/") else None)
+
+
+def _find(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays | collect.Encoded | None:
+    root, size = _root(images), _size(spec, images)
+    if spec.startswith("folder:"):
+        return collect.folder(_path(spec), size)
+    if spec.startswith("zip:"):
+        return collect.archive(_path(spec), size)
+    if spec.startswith("hf:"):
+        return collect.hugging_face(spec.removeprefix("hf:"), size)
+    if spec.startswith("lsun/"):
+        return collect.lsun(root, spec.removeprefix("lsun/"), size or 64)
+    if spec == "celeba":
+        return collect.celeba(root, size or 64)
     if spec == "digits":
-        return formats.digits()
-    if spec == "mnist":
-        return formats.idx(root, _MNIST, "get it from yann.lecun.com/exdb/mnist or by torchvision.datasets.MNIST")
-    if spec == "fashion-mnist":
-        return formats.idx(root, _FASHION, "get it from github.com/zalandoresearch/fashion-mnist")
-    if spec == "cifar10":
-        return formats.cifar10(root)
-    return None
+        arrays = formats.digits()
+    elif spec == "mnist":
+        arrays = formats.idx(root, _MNIST, "get it from yann.lecun.com/exdb/mnist or by torchvision.datasets.MNIST")
+    elif spec == "fashion-mnist":
+        arrays = formats.idx(root, _FASHION, "get it from github.com/zalandoresearch/fashion-mnist")
+    elif spec == "cifar10":
+        arrays = formats.cifar10(root)
+    elif spec.startswith("npz:"):
+        arrays = formats.npz(_path(spec), lambda line: reporter.say(f"{spec}: {line}"))
+    else:
+        return None
+    return Arrays(resize_rows(arrays.train, size), resize_rows(arrays.test, size))
+
+
+def _from_cache(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays:
+    """The set as it was prepared at its first use, or now."""
+    root, size = _root(images), _size(spec, images)
+    local = spec.startswith(("folder:", "zip:"))
+    place = _path(spec) if local else Path(spec.removeprefix("hf:")) if spec.startswith("hf:") else root
+    where = str(place.resolve()) if place.exists() else ""
+    key = hashlib.sha256(json.dumps([spec, size, where]).encode()).hexdigest()[:10]
+    name = re.sub(r"[^A-Za-z0-9]+", "-", place.stem if local else spec.removeprefix("hf:")).strip("-")[-40:]
+    out = root / ".springwell" / f"{name}-{size or 'full'}-{key}"
+    if not is_prepared(out):
+        found = _find(spec, images, reporter)
+        assert isinstance(found, collect.Encoded)
+        reporter.say(f"{spec}: decoding it once, into {out}")
+        prepare(Request(spec, size, out, _cores()), found, reporter)
+    elif local and place.exists():
+        found = _find(spec, images, reporter)
+        if isinstance(found, collect.Encoded) and found.fingerprint != open_prepared(out)[1].get("fingerprint"):
+            reporter.warn(
+                f"{spec}: the images have changed since {out} was prepared from them; remove it to prepare them again"
+            )
+    return open_prepared(out)[0]
 
 
 def image_source(arrays: Arrays, images: ImageConfig) -> DataSource:

@@ -20,7 +20,9 @@ from springwell.errors import UserError
 from springwell.noise import Noise
 from springwell.progress import Reporter
 
-IMAGE_CHOICES = "digits, mnist, fashion-mnist, cifar10"
+IMAGE_CHOICES = (
+    "digits, mnist, fashion-mnist, cifar10, celeba, lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH, hf:NAME, prepared:PATH"
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,409 @@
+"""Prepared sets: images decoded once, stored as arrays that are memory-mapped ever after.
+
+A prepared set is a folder with ``train.npy`` and ``test.npy``, uint8 ``[N, C, H, W]``, and ``prepared.json``, which is written
+last: the set is complete exactly when it is there. Until then, ``.parts/`` holds the plan and the chunks that are done, each
+of which appears by an atomic rename. Preparing the same set again goes on from them and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from springwell.data import worker
+from springwell.data.collect import CHUNK, Encoded, Split
+from springwell.data.decode import Decoded, Rule, UnreadableError, close_containers, decode, decode_all
+from springwell.data.formats import Arrays, StoppedError, UnusableDataError, first_line
+from springwell.errors import InterruptionError
+from springwell.progress import Reporter
+from springwell.training.checkpoint import write_atomically
+
+FORMAT = 1
+_LISTED = 1000
+_BLOCK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to prepare.
+
+    Attributes:
+        spec: As the user wrote it.
+        image_size: Side of the images; None: as they are.
+        out: Where to.
+        workers: Number of processes that decode.
+    """
+
+    spec: str
+    image_size: int | None
+    out: Path
+    workers: int
+
+
+def is_prepared(path: Path) -> bool:
+    """Whether there is a complete prepared set at ``path``."""
+    return (path / "prepared.json").is_file()
+
+
+def open_prepared(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """The memory-mapped arrays of a prepared set, and its record."""
+    if not path.exists():
+        raise UnusableDataError(f"no such folder: {path}")
+    if not is_prepared(path):
+        partial = (path / ".parts").is_dir()
+        what = "is not complete; run the same springwell data prepare again" if partial else "holds no prepared.json"
+        raise UnusableDataError(f"{path} {what}")
+    record = _read_record(path)
+    arrays = []
+    for name in ("train", "test"):
+        file = path / f"{name}.npy"
+        try:
+            array = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise UnusableDataError(f"{file} cannot be read ({first_line(error)}); prepare it again") from None
+        if array.dtype != np.uint8 or list(array.shape) != [record[f"num_{name}"], *record["shape"]]:
+            raise UnusableDataError(
+                f"{file} is {array.dtype} {list(array.shape)}, not what prepared.json says; prepare it again"
+            )
+        arrays.append(array)
+    return Arrays(arrays[0], arrays[1]), record
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads((path / "prepared.json").read_text())
+        if record["format"] != FORMAT:
+            raise UnusableDataError(f"{path} has format {record['format']}, this version reads {FORMAT}; prepare it again")
+        shape, counts = record["shape"], (record["num_train"], record["num_test"])
+        if len(shape) != 3 or not all(isinstance(n, int) and n > 0 for n in (*shape, *counts)):
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UnusableDataError(f"{path / 'prepared.json'} cannot be read; prepare the set again") from None
+    return dict(record)
+
+
+def prepare(request: Request, data: Arrays | Encoded, reporter: Reporter) -> dict[str, Any]:
+    """Writes a prepared set, or finishes one, and returns its record.
+
+    Args:
+        request: What and where to.
+        data: The images.
+        reporter: Is told of progress and of unreadable images.
+    """
+    out, parts = request.out, request.out / ".parts"
+    plan = {
+        "format": FORMAT,
+        "spec": request.spec,
+        "image_size": request.image_size,
+        "chunk": CHUNK,
+        "fingerprint": data.fingerprint if isinstance(data, Encoded) else _array_digest(data),
+    }
+    try:
+        _refuse_other(out, plan)
+        if is_prepared(out):
+            return _verified(out, reporter)
+        if isinstance(data, Encoded):
+            data = replace(data, rule=_with_shape(data))
+        parts.mkdir(parents=True, exist_ok=True)
+        with _alone(out, reporter):
+            # Another process may have prepared it while this one waited.
+            if is_prepared(out):
+                return _read_record(out)
+            parts.mkdir(exist_ok=True)
+            write_atomically(parts / "plan.json", json.dumps(plan, indent=1))
+            record = plan | _write_splits(request, data, reporter)
+            write_atomically(out / "prepared.json", json.dumps(record, indent=1) + "\n")
+            shutil.rmtree(parts, ignore_errors=True)
+            return record
+    except OSError as error:
+        kept = "what is done is kept: make room and run the same command again"
+        advice = kept if (parts / "plan.json").is_file() else "choose another place"
+        raise UnusableDataError(f"{out} cannot be written ({first_line(error)}); {advice}") from None
+    except KeyboardInterrupt:
+        raise InterruptionError(f"interrupted; what is done is kept in {out}: run the same command to go on") from None
+
+
+def _write_splits(request: Request, data: Arrays | Encoded, reporter: Reporter) -> dict[str, Any]:
+    """Writes both arrays. Parts of a set that turns out to be unusable are removed."""
+    try:
+        return _decoded_set(request, data, reporter) if isinstance(data, Encoded) else _array_set(request.out, data)
+    except StoppedError:
+        raise
+    except UnusableDataError:
+        shutil.rmtree(request.out / ".parts", ignore_errors=True)
+        for file in (request.out / "train.npy", request.out / "test.npy"):
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            request.out.rmdir()
+        raise
+
+
+def _refuse_other(out: Path, plan: dict[str, Any]) -> None:
+    """Raises if ``out`` holds anything but this set, whole or in part."""
+    parts = out / ".parts"
+    if is_prepared(out):
+        known, what = _read_record(out), "already holds"
+    elif (parts / "plan.json").is_file():
+        try:
+            known, what = dict(json.loads((parts / "plan.json").read_text())), "holds a part of"
+        except (OSError, ValueError, TypeError):
+            raise UnusableDataError(f"{parts / 'plan.json'} cannot be read; remove {parts}") from None
+    else:
+        if out.exists() and (not out.is_dir() or {entry.name for entry in out.iterdir()} - {".parts"}):
+            raise UnusableDataError(f"{out} exists and is not a prepared set; choose another place")
+        return
+    if any(known.get(name) != plan[name] for name in ("format", "spec", "image_size", "chunk")):
+        size = known.get("image_size")
+        held = f"{known.get('spec')} at {f'size {size}' if size else 'its own size'}"
+        raise UnusableDataError(f"{out} {what} {held}; choose another place or remove it")
+    if known.get("fingerprint") != plan["fingerprint"]:
+        raise UnusableDataError(f"the images have changed since {out} was begun; choose another place or remove it")
+
+
+def _verified(out: Path, reporter: Reporter) -> dict[str, Any]:
+    _, record = open_prepared(out)
+    for name in ("train", "test"):
+        if _file_digest(out / f"{name}.npy") != record.get("sha256", {}).get(name):
+            raise UnusableDataError(f"{out / name}.npy is not what was written; remove {out} and prepare it again")
+    shutil.rmtree(out / ".parts", ignore_errors=True)
+    reporter.say(f"{out} is complete already, and its checksums agree")
+    return record
+
+
+@contextlib.contextmanager
+def _alone(out: Path, reporter: Reporter) -> Iterator[None]:
+    """Waits until no other process prepares ``out``."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    handle = os.open(out, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            reporter.say(f"{out} is being prepared by another process; waiting")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            reporter.warn(f"{out} cannot be locked; do not prepare it twice at the same time")
+        yield
+    finally:
+        os.close(handle)
+
+
+def _with_shape(data: Encoded) -> Rule:
+    """The rule with the shape of the first readable image, which all others are brought to."""
+    first = None
+    try:
+        for name, reference in data.train.items(0):
+            try:
+                return replace(data.rule, shape=decode(data.train.container.read(reference), data.rule).shape)
+            except Exception as error:
+                first = first or f"{name}: {error if isinstance(error, UnreadableError) else first_line(error)}"
+    finally:
+        close_containers()
+    raise UnusableDataError(f"none of the images for training can be read (first: {first})")
+
+
+def _decoded_set(request: Request, data: Encoded, reporter: Reporter) -> dict[str, Any]:
+    unreadable = _decode_to_parts(request, data, reporter)
+    shape = data.rule.shape
+    assert shape is not None
+    counts, digests, parts = {}, {}, request.out / ".parts"
+    for name in ("train", "test"):
+        arrays = [np.load(path, mmap_mode="r") for path in _part_paths(parts, name)]
+        counts[name] = sum(map(len, arrays))
+        if not counts[name]:
+            raise UnusableDataError(f"no image of the {name} split can be read")
+        digests[name] = _write_npy(request.out, name, arrays, counts[name], shape)
+    if unreadable:
+        first = f"{unreadable[0][0]}: {unreadable[0][1]}"
+        total = sum(counts.values()) + len(unreadable)
+        reporter.warn(f"{len(unreadable)} of {total} images are unreadable and left out (first: {first})")
+    return _record(shape, counts, digests, unreadable)
+
+
+def _array_set(out: Path, data: Arrays) -> dict[str, Any]:
+    splits = {"train": data.train, "test": data.test}
+    shape = data.train.shape[1:]
+    digests = {name: _write_npy(out, name, [rows], len(rows), shape) for name, rows in splits.items()}
+    return _record(shape, {name: len(rows) for name, rows in splits.items()}, digests, [])
+
+
+def _record(
+    shape: tuple[int, ...], counts: dict[str, int], digests: dict[str, str], unreadable: list[tuple[str, str]]
+) -> dict[str, Any]:
+    return {
+        "shape": list(shape),
+        "num_train": counts["train"],
+        "num_test": counts["test"],
+        "num_unreadable": len(unreadable),
+        "unreadable": unreadable[:_LISTED],
+        "sha256": digests,
+    }
+
+
+def _write_npy(out: Path, name: str, arrays: list[np.ndarray], num: int, shape: tuple[int, ...]) -> str:
+    """Writes the rows of all ``arrays`` to one file, which appears when it is whole, and returns its SHA-256."""
+    temporary, digest = out / ".parts" / f"{name}.npy", hashlib.sha256()
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (num, *shape)})
+    with temporary.open("wb") as file:
+        file.write(header.getvalue())
+        digest.update(header.getvalue())
+        rows = max(1, _BLOCK // math.prod(shape))
+        for array in arrays:
+            for start in range(0, len(array), rows):
+                block = array[start : start + rows].tobytes()
+                file.write(block)
+                digest.update(block)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, out / f"{name}.npy")
+    return digest.hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _array_digest(data: Arrays) -> str:
+    digest = hashlib.sha256()
+    for rows in (data.train, data.test):
+        digest.update(str(rows.shape).encode() + np.ascontiguousarray(rows).tobytes())
+    return digest.hexdigest()
+
+
+def _part_paths(parts: Path, name: str) -> list[Path]:
+    return sorted(parts.glob(f"{name}-*.npy"))
+
+
+def _decode_to_parts(request: Request, data: Encoded, reporter: Reporter) -> list[tuple[str, str]]:
+    """Decodes what is not decoded yet and returns (name, reason) of every unreadable image."""
+    parts = request.out / ".parts"
+    unreadable: list[tuple[str, str]] = []
+    splits = {"train": data.train, "test": data.test}
+    sizes = [split.num for split in splits.values()]
+    total = None if None in sizes else sum(size for size in sizes if size is not None)
+    begin = {}
+    for name in splits:
+        begin[name] = len(_part_paths(parts, name))
+        for i in range(begin[name]):
+            unreadable += [(item, reason) for item, reason in json.loads((parts / f"{name}-{i:06d}.json").read_text())]
+    done = sum(min(begin[name] * CHUNK, split.num or begin[name] * CHUNK) for name, split in splits.items())
+    if done:
+        reporter.say(f"{done} images are done already")
+    jobs = (
+        (name, begin[name] + i, split, items)
+        for name, split in splits.items()
+        for i, items in enumerate(split.chunks(begin[name]))
+    )
+    workers = request.workers if total is None or total - done > 2 * CHUNK else 1
+    title = f"preparing {request.spec}"
+    with reporter.bar(title, total, done) if total else contextlib.nullcontext() as bar:
+        for name, index, num, decoded in _decoded(jobs, data.rule, workers):
+            if decoded.misfit:
+                raise UnusableDataError(_misfit(*decoded.misfit, data.rule))
+            unreadable += decoded.unreadable
+            if total and 2 * len(unreadable) > total:
+                first = f"{unreadable[0][0]}: {unreadable[0][1]}"
+                raise UnusableDataError(f"more than half of the {total} images are unreadable (first: {first})")
+            write_atomically(parts / f"{name}-{index:06d}.json", json.dumps(decoded.unreadable))
+            buffer = io.BytesIO()
+            np.save(buffer, decoded.rows)
+            write_atomically(parts / f"{name}-{index:06d}.npy", buffer.getvalue())
+            done += num
+            if bar is not None:
+                bar.advance(num)
+            elif index % 40 == 39:
+                reporter.say(f"{title}: {done} images")
+    if 2 * len(unreadable) > done:
+        raise UnusableDataError(f"{len(unreadable)} of {done} images are unreadable (first: {': '.join(unreadable[0])})")
+    return unreadable
+
+
+def _misfit(name: str, width: int, height: int, rule: Rule) -> str:
+    assert rule.shape is not None
+    expected = f"{rule.shape[2]} x {rule.shape[1]}"
+    return f"{name} is {width} x {height} pixels, others are {expected}; give --image-size to crop and resize all"
+
+
+Job = tuple[str, int, Split, list[Any]]
+
+
+def _decoded(jobs: Iterator[Job], rule: Rule, workers: int) -> Iterator[tuple[str, int, int, Decoded]]:
+    """(split, chunk, number of images, result) of all jobs, in their order."""
+    if workers == 1:
+        try:
+            for name, index, split, items in jobs:
+                yield name, index, len(items), decode_all(split.container, items, rule)
+        finally:
+            close_containers()
+        return
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    pool = ProcessPoolExecutor(workers, context, worker.start, (stop,))
+    pending: deque[tuple[str, int, int, Future[Decoded]]] = deque()
+    try:
+        for name, index, split, items in jobs:
+            with _bare_start():
+                pending.append((name, index, len(items), pool.submit(worker.work, split.container, items, rule)))
+            if len(pending) > 2 * workers:
+                yield _first(pending)
+        while pending:
+            yield _first(pending)
+    except BrokenProcessPool:
+        raise StoppedError(
+            "a process that decodes images died (out of memory?); run the same command, with --workers 1"
+        ) from None
+    finally:
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _first(pending: deque[tuple[str, int, int, Future[Decoded]]]) -> tuple[str, int, int, Decoded]:
+    name, index, num, future = pending.popleft()
+    return name, index, num, future.result()
+
+
+@contextlib.contextmanager
+def _bare_start() -> Iterator[None]:
+    """Starts processes that do not run the user's script again and that Ctrl-C does not reach.
+
+    A spawned process imports the main module of its parent. Workers need nothing of it, and a script that trains without
+    asking for ``__name__ == "__main__"`` would start over in each of them.
+    """
+    main = sys.modules["__main__"]
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main_thread else None
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        if is_main_thread:
+            signal.signal(signal.SIGINT, handler)
