@@ -1,4 +1,4 @@
-"""The command line: springwell presets | train | sample | evaluate | reproduce.
+"""The command line: springwell presets | train | sample | evaluate | reproduce | data.
 
 Parsing imports nothing heavy; a command imports torch when it runs. Results go to stdout, everything else to stderr. With
 ``--json`` the last line of stdout is one JSON object. Exit codes: 0 done, 1 diverged, 2 a value that cannot be used,
@@ -109,6 +109,25 @@ class ReproduceCommand:
     seed: int = 0
     """Of training and sampling."""
     scale: Annotated[float, tyro.conf.arg(help="Factor on the number of iterations; below 1 for a quick look.")] = 1.0
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+@dataclass(frozen=True)
+class DataCommand:
+    """Decode a set of images once: springwell data prepare SPEC OUT. The same command resumes."""
+
+    action: tyro.conf.Positional[Literal["prepare"]]
+    """prepare: write the set as arrays that are memory-mapped when they are used."""
+    spec: tyro.conf.Positional[str]
+    """digits, mnist, fashion-mnist, cifar10, celeba, lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH or hf:NAME."""
+    out: tyro.conf.Positional[Path]
+    """A new folder; train with --data prepared:OUT."""
+    image_size: int | None = None
+    """Crop to a square and resize to this size. Default: what the data set is published with (64 for celeba and lsun)."""
+    data_root: str | None = None
+    """Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data."""
+    workers: int | None = None
+    """Processes that decode. Default: one per available core."""
     common: Common = dataclasses.field(default_factory=Common)
 
 
@@ -354,6 +373,24 @@ def reproduce_command(command: ReproduceCommand, context: Context) -> dict[str, 
     return result
 
 
+def data_command(command: DataCommand, context: Context) -> dict[str, Any]:
+    from springwell.config import ImageConfig
+    from springwell.data import prepare_images
+
+    for name, value, most in (("image-size", command.image_size, 4096), ("workers", command.workers, 1024)):
+        if value is not None and not 1 <= value <= most:
+            raise UserError(f"--{name} {value}: out of range; use 1 ... {most}")
+    images = ImageConfig(image_size=command.image_size, data_root=command.data_root)
+    record = prepare_images(command.spec, command.out, images, command.workers, context.reporter)
+    if not command.common.json:
+        counts = f"{record['num_train']} training and {record['num_test']} test images, {record['num_unreadable']} unreadable"
+        print(f"{command.out}: {counts}, {' x '.join(map(str, record['shape']))} bytes each")
+        for name, reason in record["unreadable"][:10]:
+            print(f"  unreadable: {name}: {reason}")
+        print(f"train with --data prepared:{command.out}")
+    return {"out": str(command.out), **record}
+
+
 def _writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -377,6 +414,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Context], dict[str, Any]]]] = {
     "sample": (SampleCommand, sample_command),
     "evaluate": (EvaluateCommand, evaluate_command),
     "reproduce": (ReproduceCommand, reproduce_command),
+    "data": (DataCommand, data_command),
 }
 
 
