@@ -131,6 +131,19 @@ class DataCommand:
     common: Common = dataclasses.field(default_factory=Common)
 
 
+@dataclass(frozen=True)
+class ConvertCommand:
+    """Make a model of the authors' released weights: springwell convert-official CKPT OUT."""
+
+    checkpoint: tyro.conf.Positional[Path]
+    """Their TensorFlow checkpoint, without .index."""
+    out: tyro.conf.Positional[Path]
+    """A new folder; sample it with springwell sample OUT."""
+    preset: str | None = None
+    """The preset that it was trained with. Default: cifar10-t6, celeba-t6 or lsun-church128-t6, by its number of levels."""
+    common: Common = dataclasses.field(default_factory=Common)
+
+
 class Context:
     """What a command needs of the surroundings: the device, the reporter."""
 
@@ -391,6 +404,21 @@ def data_command(command: DataCommand, context: Context) -> dict[str, Any]:
     return {"out": str(command.out), **record}
 
 
+def convert_command(command: ConvertCommand, context: Context) -> dict[str, Any]:
+    from springwell.convert import convert
+
+    context.set_threads()
+    with _write_errors(command.out):
+        model = convert(command.checkpoint, command.out, command.preset)
+    network = model.config.network
+    if not command.common.json:
+        what = (
+            f"width {network.width}, multipliers {network.multipliers}, N = {network.num_blocks}, iteration {model.iteration}"
+        )
+        print(f"{command.out}: {what}; sample it with springwell sample {command.out}")
+    return {"out": str(command.out), "iteration": model.iteration, "network": dataclasses.asdict(network)}
+
+
 def _writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -414,6 +442,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Context], dict[str, Any]]]] = {
     "sample": (SampleCommand, sample_command),
     "evaluate": (EvaluateCommand, evaluate_command),
     "reproduce": (ReproduceCommand, reproduce_command),
+    "convert-official": (ConvertCommand, convert_command),
     "data": (DataCommand, data_command),
 }
 
@@ -466,7 +495,7 @@ def _tyro(cls: type, arguments: list[str], name: str, **options: Any) -> Any:
 def _usage() -> str:
     lines = [f"springwell {__version__}: energy-based models by diffusion recovery likelihood", ""]
     for name, (cls, _) in COMMANDS.items():
-        lines.append(f"  springwell {name:<11}{(cls.__doc__ or '').splitlines()[0]}")
+        lines.append(f"  springwell {name:<18}{(cls.__doc__ or '').splitlines()[0]}")
     return "\n".join([*lines, "", "springwell COMMAND --help lists the options of a command."])
 
 

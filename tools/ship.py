@@ -1,0 +1,80 @@
+"""Copies a finished run of a preset into the package, as a model that ships: python tools/ship.py RUN [--notes FILE]."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from springwell import zoo
+from springwell.card import card
+from springwell.config import difference
+from springwell.errors import UserError
+from springwell.presets import preset
+from springwell.training.checkpoint import read_checkpoint, write_atomically
+from springwell.training.run import Run, load_folder, read_json
+
+MAX_BYTES = 5_000_000
+MAX_LOG_BYTES = 250_000
+
+
+def ship(run: Path, name: str, folder: Path = zoo.FOLDER, notes: str = "") -> Path:
+    """Writes ``folder / name``, or refuses and writes nothing.
+
+    Args:
+        run: A finished and evaluated run of the preset ``name``.
+        name: The preset, and what the model is loaded by.
+        folder: Where the models that ship live.
+        notes: What was found and tried, in Markdown; part of the card.
+    """
+    source = Run(run)
+    read_checkpoint(source.record_path)
+    model = load_folder(run)
+    for option, value, wanted in difference(model.config, preset(name)):
+        raise UserError(
+            f"{run}: was trained with {option} {value}, the preset {name} has {wanted}; train the preset as written"
+        )
+    evaluation = read_json(source.evaluation_path)
+    if evaluation["iteration"] != model.iteration:
+        raise UserError(f"{run}: its evaluation is of iteration {evaluation['iteration']}; run springwell evaluate {run}")
+    contents = {path: (run / path).read_bytes() for path in ("config.json", "model.safetensors", "model.json", "report.png")}
+    contents["evaluation.json"] = source.evaluation_path.read_bytes()
+    contents["metrics.jsonl"] = thinned(source.read_metrics())
+    contents["README.md"] = card(model, name, evaluation, notes).encode()
+    size = sum(map(len, contents.values()))
+    if size > MAX_BYTES:
+        largest = max(contents, key=lambda path: len(contents[path]))
+        raise UserError(f"{run}: {size:,} bytes, of which {largest} {len(contents[largest]):,}; at most {MAX_BYTES:,} ship")
+    target = folder / name
+    target.mkdir(parents=True, exist_ok=True)
+    for path, content in contents.items():
+        write_atomically(target / path, content)
+    return target
+
+
+def thinned(metrics: list[dict[str, Any]]) -> bytes:
+    """Every n-th line of a training log, counted from the last, with the smallest n that makes it short enough."""
+    lines = [json.dumps(line).encode() + b"\n" for line in metrics]
+    every = 1
+    while sum(map(len, lines[::-1][::every])) > MAX_LOG_BYTES and every < len(lines):
+        every += 1
+    return b"".join(lines[::-1][::every][::-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--name", help="the preset; default: the name of the run directory")
+    parser.add_argument("--notes", type=Path, help="Markdown for the card: what was found and tried")
+    options = parser.parse_args()
+    try:
+        notes = options.notes.read_text() if options.notes else ""
+        print(ship(options.run, options.name or options.run.resolve().name, notes=notes))
+    except UserError as error:
+        sys.exit(f"ship: {error}")
+
+
+if __name__ == "__main__":
+    main()
