@@ -7,6 +7,7 @@ import struct
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
@@ -46,7 +47,7 @@ def cifar_binary(rows: np.ndarray) -> bytes:
 class Python2Pickler(pickle._Pickler):
     """Writes bytes as Python 2 wrote its strings, as the published batches have them."""
 
-    dispatch = dict(pickle._Pickler.dispatch)
+    dispatch: ClassVar[dict] = dict(pickle._Pickler.dispatch)
 
     def save_bytes(self, value):
         self.write(pickle.BINSTRING + struct.pack("<i", len(value)) + value)

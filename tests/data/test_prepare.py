@@ -1,0 +1,258 @@
+"""Prepared sets: the same bytes however often the work was interrupted, and nothing half-written ever."""
+
+import errno
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from springwell.config import ImageConfig
+from springwell.data import collect, formats, prepare
+from springwell.data.images import prepare_images
+from springwell.data.prepare import open_prepared
+from springwell.errors import UserError
+from springwell.progress import Silent
+from tests.data import published
+
+NUM = 96
+IMAGES = published.photographs(NUM, 8, 8)
+# Prepares a folder by two processes in chunks of 8, and does something to itself when the given number of chunks is done.
+SCRIPT = """
+import contextlib, multiprocessing, os, signal, sys
+from springwell.data import collect, prepare
+from springwell.data.images import prepare_images
+from springwell.errors import InterruptionError
+from springwell.progress import Silent
+
+collect.CHUNK = prepare.CHUNK = 8
+spec, out, after, how = sys.argv[1:]
+
+
+class Bar:
+    done = 0
+
+    def advance(self, steps):
+        self.done += 1
+        if self.done == int(after):
+            with open(out + ".pids", "w") as file:
+                file.write(" ".join(str(child.pid) for child in multiprocessing.active_children()))
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif how == "interrupt":
+                signal.raise_signal(signal.SIGINT)
+            elif how == "kill-in-a-write":
+                os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Reporter(Silent):
+    @contextlib.contextmanager
+    def bar(self, what, total, start=0):
+        print("start", start)
+        yield Bar()
+
+
+# There is no test for __main__ here, as in many scripts.
+try:
+    print(prepare_images(spec, prepare.Path(out), workers=2, reporter=Reporter())["num_unreadable"])
+except InterruptionError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    published.write_folder(tmp_path / "set", IMAGES)
+    (tmp_path / "set" / "0020.png").write_bytes(b"broken")
+    return tmp_path / "set"
+
+
+def run(tmp_path, out, after=0, how=""):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    command = [sys.executable, str(path), f"folder:{tmp_path / 'set'}", str(out), str(after), how]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def contents(path):
+    return {p.relative_to(path).as_posix(): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_interrupted_sets_end_with_the_same_bytes(tmp_path, folder):
+    whole = run(tmp_path, tmp_path / "whole")
+    assert whole.stdout == "start 0\n1\n", whole.stderr
+    expected = contents(tmp_path / "whole")
+    assert set(expected) == {"train.npy", "test.npy", "prepared.json"}
+    kept = np.delete(np.arange(NUM), 20)
+    train, test = (a.transpose(0, 3, 1, 2) for a in (IMAGES[kept[kept % 10 != 9]], IMAGES[9::10]))
+    np.testing.assert_array_equal(np.load(tmp_path / "whole" / "train.npy"), train)
+    np.testing.assert_array_equal(np.load(tmp_path / "whole" / "test.npy"), test)
+
+    out = tmp_path / "out"
+    assert run(tmp_path, out, 3, "kill").returncode == -9
+    assert not (out / "prepared.json").exists()
+    assert len(list((out / ".parts").glob("train-*.npy"))) == 3
+    orphans = [int(pid) for pid in (tmp_path / "out.pids").read_text().split()]
+    assert orphans
+    deadline = time.monotonic() + 20
+    while not all(map(gone, orphans)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert all(map(gone, orphans))
+    assert run(tmp_path, out, 2, "kill-in-a-write").returncode == -9
+    assert len(list((out / ".parts").glob("train-*.npy"))) == 5
+    interrupted = run(tmp_path, out, 1, "interrupt")
+    assert interrupted.stdout.splitlines()[0] == "start 40"
+    assert f"interrupted; what is done is kept in {out}: run the same command to go on" in interrupted.stdout
+    assert interrupted.stderr == ""
+    resumed = run(tmp_path, out)
+    assert resumed.stdout == "start 48\n1\n", resumed.stderr
+    assert contents(out) == expected
+
+
+def test_record(tmp_path, folder):
+    record = prepare_images(f"folder:{folder}", tmp_path / "out", workers=1)
+    saved = json.loads((tmp_path / "out" / "prepared.json").read_text())
+    assert saved["unreadable"] == [["0020.png", "not an image"]]
+    assert (saved["num_train"], saved["num_test"], saved["num_unreadable"]) == (86, 9, 1)
+    assert (saved["format"], saved["shape"], saved["image_size"]) == (1, [3, 8, 8], None)
+    for name in ("train", "test"):
+        assert saved["sha256"][name] == hashlib.sha256((tmp_path / "out" / f"{name}.npy").read_bytes()).hexdigest()
+    assert record["sha256"] == saved["sha256"]
+    arrays, _ = open_prepared(tmp_path / "out")
+    assert isinstance(arrays.train, np.memmap)
+
+
+def test_arrays_are_prepared_too(tmp_path):
+    prepare_images("digits", tmp_path / "out")
+    arrays, _ = open_prepared(tmp_path / "out")
+    np.testing.assert_array_equal(arrays.train, formats.digits().train)
+    np.testing.assert_array_equal(arrays.test, formats.digits().test)
+    before = contents(tmp_path / "out")
+    prepare_images("digits", tmp_path / "out")
+    assert contents(tmp_path / "out") == before
+
+
+def test_full_disk_while_a_part_is_written(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(collect, "CHUNK", 8)
+    monkeypatch.setattr(prepare, "CHUNK", 8)
+    spec, out = f"folder:{folder}", tmp_path / "out"
+    prepare_images(spec, tmp_path / "whole", workers=1)
+    with monkeypatch.context() as full:
+        calls = iter(range(100))
+
+        def fsync(handle):
+            if next(calls) == 7:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        full.setattr(os, "fsync", fsync)
+        with pytest.raises(
+            UserError, match="No space left on device.; what is done is kept: make room and run the same"
+        ) as caught:
+            prepare_images(spec, out, workers=1)
+    assert str(caught.value).startswith(f"--data {spec}: {out} cannot be written")
+    assert sorted(p.name for p in (out / ".parts").glob("*.npy")) == [f"train-{i:06d}.npy" for i in range(3)]
+    assert not [p for p in (out / ".parts").iterdir() if p.name.startswith(".")]
+    prepare_images(spec, out, workers=1)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_full_disk_while_parts_are_joined(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(collect, "CHUNK", 8)
+    monkeypatch.setattr(prepare, "CHUNK", 8)
+    spec, out = f"folder:{folder}", tmp_path / "out"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(UserError, match="File too large.; what is done is kept"):
+            prepare_images(spec, out, workers=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not (out / "train.npy").exists()
+    monkeypatch.setattr(prepare, "decode_all", None)
+    assert prepare_images(spec, out, workers=1)["num_train"] == 86
+
+
+def test_places_that_are_not_for_it_stay_as_they_are(tmp_path, folder):
+    spec, other = f"folder:{folder}", tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="exists and is not a prepared set; choose another place"):
+        prepare_images(spec, other, workers=1)
+    with pytest.raises(UserError, match="exists and is not a prepared set"):
+        prepare_images(spec, other / "thesis.tex", workers=1)
+    assert contents(other) == {"thesis.tex": b"years of work"}
+    out = tmp_path / "out"
+    prepare_images(spec, out, workers=1)
+    before = contents(out)
+    with pytest.raises(UserError, match=f"already holds {spec} at its own size; choose another place or remove it"):
+        prepare_images("digits", out)
+    with pytest.raises(UserError, match="already holds"):
+        prepare_images(spec, out, ImageConfig(image_size=4), workers=1)
+    (folder / "0000.png").unlink()
+    with pytest.raises(UserError, match="the images have changed since"):
+        prepare_images(spec, out, workers=1)
+    assert contents(out) == before
+
+
+def test_a_part_of_another_set_is_refused(tmp_path, folder, monkeypatch):
+    out = tmp_path / "out"
+    monkeypatch.setattr(prepare, "_decode_to_parts", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(RuntimeError, match="interrupted"):
+        prepare_images(f"folder:{folder}", out, workers=1)
+    with pytest.raises(UserError, match="holds a part of folder:.* at its own size; choose another place"):
+        prepare_images(f"folder:{folder}", out, ImageConfig(image_size=4), workers=1)
+
+
+def test_damage_is_found(tmp_path, folder):
+    out, spec = tmp_path / "out", f"folder:{folder}"
+    prepare_images(spec, out, workers=1)
+    data = (out / "train.npy").read_bytes()
+    (out / "train.npy").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(UserError, match=r"train\.npy is not what was written"):
+        prepare_images(spec, out, workers=1)
+    (out / "train.npy").write_bytes(data[:-1])
+    with pytest.raises(UserError, match=r"train\.npy cannot be read .*; prepare it again"):
+        prepare_images(spec, out, workers=1)
+    (out / "prepared.json").write_text("{")
+    with pytest.raises(UserError, match=r"prepared\.json cannot be read"):
+        prepare_images(spec, out, workers=1)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, folder):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot be written \(Not a directory\); choose another place"):
+        prepare_images(f"folder:{folder}", tmp_path / "file" / "out", workers=1)
+
+
+def test_what_is_no_set_of_images(tmp_path):
+    with pytest.raises(UserError, match="--data checkerboard: is no set of images; choose digits"):
+        prepare_images("checkerboard", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_command(springwell, tmp_path, folder):
+    result = springwell("data", "prepare", "folder:set", "out", "--image-size", 4, "--workers", 1, "--json")
+    assert result.returncode == 0, result.stderr
+    record = json.loads(result.stdout.splitlines()[-1])
+    assert (record["shape"], record["num_train"], record["num_unreadable"]) == ([3, 4, 4], 86, 1)
+    assert "1 of 96 images are unreadable and left out (first: 0020.png: not an image)" in result.stderr
+    result = springwell("data", "prepare", "folder:nowhere", "other")
+    assert result.returncode == 2
+    assert result.stderr == "springwell: --data folder:nowhere: no such folder\n"
+
+
+def test_silent_reporter_is_enough(tmp_path, folder):
+    assert prepare_images(f"folder:{folder}", tmp_path / "out", reporter=Silent())["num_unreadable"] == 1
