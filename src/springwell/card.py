@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def training_command(config: Config) -> str:
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            words.append(f"--{flag} {' '.join(map(str, value)) if isinstance(value, list) else value}")
+            values = value if isinstance(value, list) else [value]
+            words.append(f"--{flag} {shlex.join(map(str, values))}")
     return " ".join(words)
 
 

@@ -1,0 +1,72 @@
+"""What is measured of image models, against direct computation."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from springwell.data import open_data
+from springwell.evaluation import images
+from springwell.evaluation.images import evaluate_images
+from springwell.evaluation.toy import DATA_STREAM
+from springwell.noise import Noise
+from springwell.training.run import save_folder
+from tests.images import small_model
+
+N = 24
+
+
+@pytest.fixture(scope="module")
+def measured():
+    model = small_model()
+    return model, *evaluate_images(model, N, seed=3)
+
+
+def test_f_is_compared_at_level_0(measured):
+    model, result, _, held_out = measured
+    noise = Noise(3, torch.arange(N), DATA_STREAM)
+    clean = open_data("digits").held_out(noise)
+    assert torch.equal(held_out, clean)
+    a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
+    scale = float(model.schedule.scale[0])
+    with torch.no_grad():
+        f_data = model.f(scale * (a * clean + sigma * noise.normal(1, 8, 8)))
+        f_samples = model.f(scale * model.sample(N, seed=3))
+    assert result["f_data"] == pytest.approx(float(f_data.mean()), rel=1e-4)
+    assert result["f_samples"] == pytest.approx(float(f_samples.mean()), rel=1e-4)
+    assert result["f_gap"] == pytest.approx(float(f_data.mean() - f_samples.mean()), rel=1e-3, abs=1e-3)
+    error = math.sqrt(float(f_data.var()) / N + float(f_samples.var()) / N)
+    assert result["f_gap_standard_error"] == pytest.approx(error, rel=1e-3)
+
+
+def test_samples_outside_are_counted(measured, monkeypatch):
+    model, result, samples, _ = measured
+    assert torch.equal(samples, model.sample(N, seed=3))
+    assert result["outside_values"] == float((samples.abs() > 1.2).double().mean())
+    assert result["outside_samples"] == sum(bool((x.abs() > 1.2).any()) for x in samples) / N
+    monkeypatch.setattr(images, "LIMIT", 1e9)
+    assert evaluate_images(model, N, seed=3)[0]["outside_samples"] == 0
+
+
+def test_acceptance_is_that_of_the_chains(measured):
+    model, result, *_ = measured
+    chains = {t: accepted for t, _, accepted in model.trajectory(torch.arange(N), seed=3)}
+    for t in range(3):
+        assert result["acceptance"][t] == pytest.approx(float(chains[t].mean()), abs=1e-4)
+
+
+def test_the_command_writes_numbers_and_pictures(measured, tmp_path, monkeypatch, capsys):
+    from springwell.cli import main
+
+    model, *_ = measured
+    monkeypatch.chdir(tmp_path)
+    save_folder(model, tmp_path / "run")
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", "run", "--num", "100", "--seed", "3", "--device", "cpu"])
+    said = capsys.readouterr().out
+    assert stop.value.code == 0
+    written = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert written == evaluate_images(model, 100, seed=3)[0]
+    assert f"{written['f_gap']:+.2f} +- {written['f_gap_standard_error']:.2f} nats" in said
+    assert (tmp_path / "run" / "report.png").read_bytes().startswith(b"\x89PNG")

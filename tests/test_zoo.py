@@ -1,0 +1,168 @@
+"""The models that ship, how a name finds one, and what happens to damaged ones."""
+
+import hashlib
+import importlib.util
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from springwell import zoo
+from springwell.card import training_command
+from springwell.cli import parse
+from springwell.errors import UserError
+from springwell.presets import PRESETS, preset
+from springwell.progress import Silent
+from springwell.training.run import Run, find, load
+from springwell.training.trainer import train
+from tests.training.tiny import tiny
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def ship():
+    spec = importlib.util.spec_from_file_location("ship", ROOT / "tools" / "ship.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run with an evaluation and a picture, as ``springwell train`` leaves it."""
+    out = tmp_path_factory.mktemp("zoo") / "tiny"
+    train(tiny(), out, "cpu", Silent())
+    evaluation = {"data": "checkerboard", "iteration": 30, "num_samples": 2000, "kl": 0.123456, "modes": 8}
+    (out / "evaluation.json").write_text(json.dumps(evaluation))
+    (out / "report.png").write_bytes(b"\x89PNG")
+    return out
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_what_ships_is_whole(name):
+    folder = zoo.folder(name)
+    assert sum(p.stat().st_size for p in folder.iterdir()) <= 5_000_000
+    warnings = []
+    model = load(name, warn=warnings.append)
+    assert warnings == []
+    assert model.config == preset(name)
+    assert model.iteration == preset(name).training.iterations
+    card = (folder / "README.md").read_text()
+    assert f"springwell train {name}\n" in card
+    assert "Licence: " in card
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert evaluation["iteration"] == model.iteration
+    assert Run(folder).read_metrics()[-1]["iteration"] == model.iteration
+    assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
+    record = json.loads((folder / "model.json").read_text())
+    assert record["sha256"] == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    steps = 0 if model.config.effective_sample_steps == 0 else 1
+    x = model.sample(8, seed=1, num_steps=steps)
+    assert bool(torch.isfinite(x).all())
+    assert torch.equal(load(name).sample(8, seed=1, num_steps=steps), x)
+
+
+def test_ship_copies_exactly_the_files_of_a_finished_run(ship, run, tmp_path, monkeypatch):
+    monkeypatch.setitem(PRESETS, "tiny", tiny())
+    folder = ship.ship(run, "tiny", tmp_path / "zoo", "Nothing else was tried.")
+    names = {"config.json", "model.safetensors", "model.json", "metrics.jsonl", "evaluation.json", "README.md", "report.png"}
+    assert {p.name for p in folder.iterdir()} == names
+    for name in names - {"README.md"}:
+        assert (folder / name).read_bytes() == (run / name).read_bytes()
+    card = (folder / "README.md").read_text()
+    for words in ("# tiny", "springwell train tiny\n", "| kl | 0.1235 nats |", "Nothing else was tried.", 'sw.load("tiny")'):
+        assert words in card
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
+    assert zoo.names() == ["tiny"]
+    assert torch.equal(load("tiny").sample(20), load(run).sample(20))
+
+
+def test_ship_refuses(ship, run, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="the preset checkerboard has"):
+        ship.ship(run, "checkerboard", tmp_path / "zoo")
+    monkeypatch.setitem(PRESETS, "tiny", tiny())
+    monkeypatch.setattr(ship, "MAX_BYTES", 10_000)
+    with pytest.raises(UserError, match=r"of which model\.safetensors"):
+        ship.ship(run, "tiny", tmp_path / "zoo")
+    monkeypatch.setattr(ship, "MAX_BYTES", 5_000_000)
+    (run / "evaluation.json").write_text('{"iteration": 10, "num_samples": 5}')
+    with pytest.raises(UserError, match="its evaluation is of iteration 10"):
+        ship.ship(run, "tiny", tmp_path / "zoo")
+    (run / "model.safetensors").write_bytes(b"gone")
+    with pytest.raises(UserError, match="truncated or altered"):
+        ship.ship(run, "tiny", tmp_path / "zoo")
+    assert not (tmp_path / "zoo").exists()
+
+
+def test_a_long_log_is_thinned_evenly_and_keeps_its_end(ship, monkeypatch):
+    lines = [{"iteration": i, "loss": [0.5] * 10} for i in range(1, 101)]
+    assert ship.thinned(lines).count(b"\n") == 100
+    monkeypatch.setattr(ship, "MAX_LOG_BYTES", 2000)
+    kept = [json.loads(line)["iteration"] for line in ship.thinned(lines).splitlines()]
+    assert kept[-1] == 100
+    assert len({b - a for a, b in pairwise(kept)}) == 1
+    assert 1000 < len(ship.thinned(lines)) <= 2000
+
+
+def test_a_directory_with_a_model_wins_over_a_name(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find("checkerboard") == zoo.folder("checkerboard")
+    (tmp_path / "checkerboard").mkdir()
+    assert find("checkerboard") == zoo.folder("checkerboard")
+    shutil.copy(run / "config.json", tmp_path / "checkerboard")
+    assert find("checkerboard") == Path("checkerboard")
+
+
+def test_an_unknown_name_lists_what_there_is():
+    with pytest.raises(UserError, match=r"nowhere: not a run, nor a model that ships \(checkerboard"):
+        load("nowhere")
+
+
+def test_a_damaged_model_is_noticed_and_its_checkpoint_taken(run):
+    expected = load(run).sample(20)
+    content = bytearray((run / "model.safetensors").read_bytes())
+    content[-3] ^= 1
+    (run / "model.safetensors").write_bytes(content)
+    warnings = []
+    assert torch.equal(load(run, warn=warnings.append).sample(20), expected)
+    assert warnings == [
+        "model.safetensors: truncated or altered (its SHA-256 is not the recorded one); taking the newest good checkpoint"
+    ]
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(UserError, match=r"truncated or altered.*no good checkpoint"):
+        load(run)
+
+
+def test_a_model_without_record_is_the_last_resort(run):
+    """A crash between the two files leaves checkpoints, which are taken; older versions wrote no record at all."""
+    expected = load(run).sample(20)
+    (run / "model.json").unlink()
+    warnings = []
+    assert load(run, warn=warnings.append).source.parent.name == "checkpoints"
+    assert warnings == []
+    assert train(tiny(), run, "cpu", Silent()).status == "finished"
+    assert (run / "model.json").exists()
+    (run / "model.json").unlink()
+    shutil.rmtree(run / "checkpoints")
+    assert torch.equal(load(run, warn=warnings.append).sample(20), expected)
+    assert "has no model.json beside it" in warnings[0]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_command_on_a_card_trains_that_config(name):
+    assert training_command(preset(name)) == f"springwell train {name}"
+
+
+def test_the_command_on_a_card_names_what_differs():
+    config = tiny(iterations=77)
+    _, command = parse(training_command(config).split()[1:])
+    assert command.config == config
