@@ -1,5 +1,6 @@
 """Encoded sets: the right images in the right split, cropped as published, and what is missing is said in one line."""
 
+import contextlib
 import io
 import shutil
 import zipfile
@@ -10,11 +11,12 @@ import torch
 from PIL import Image
 
 from springwell.config import ImageConfig
-from springwell.data import open_data
+from springwell.data import collect, open_data, prepare
 from springwell.data.images import prepare_images
 from springwell.data.prepare import open_prepared
-from springwell.errors import UserError
+from springwell.errors import InterruptionError, UserError
 from springwell.noise import Noise
+from springwell.training.checkpoint import write_atomically
 from tests.data import published
 
 
@@ -134,6 +136,56 @@ def test_hugging_face(tmp_path, kind, has_test):
     last = np.arange(30) >= 20 if has_test else np.arange(30) % 10 == 9
     np.testing.assert_array_equal(arrays.train, planes(IMAGES[~last]))
     np.testing.assert_array_equal(arrays.test, planes(IMAGES[last]))
+
+
+@pytest.mark.parametrize("has_test", [False, True])
+def test_an_interrupted_stream_goes_on(tmp_path, monkeypatch, has_test):
+    for module in (collect, prepare):
+        monkeypatch.setattr(module, "CHUNK", 4)
+    splits = hugging_face_set(**({"train": IMAGES[:20], "test": IMAGES[20:]} if has_test else {"train": IMAGES}))
+    (tmp_path / "set").mkdir()
+    for name, split in splits.items():
+        split.to_parquet(tmp_path / "set" / f"{name}.parquet")
+    whole = prepared(f"hf:{tmp_path / 'set'}", tmp_path)
+    (tmp_path / "out").rename(tmp_path / "whole")
+    written = []
+
+    def stop_after_a_few(path, content):
+        written.append(path.name)
+        if len(written) % 7 == 0:
+            raise KeyboardInterrupt
+        write_atomically(path, content)
+
+    monkeypatch.setattr(prepare, "write_atomically", stop_after_a_few)
+    while not (tmp_path / "out" / "prepared.json").exists():
+        with contextlib.suppress(InterruptionError):
+            prepare_images(f"hf:{tmp_path / 'set'}", tmp_path / "out", workers=1)
+    assert len(written) > 14
+    again = open_prepared(tmp_path / "out")[0]
+    np.testing.assert_array_equal(again.train, whole.train)
+    np.testing.assert_array_equal(again.test, whole.test)
+
+
+@pytest.mark.parametrize(("first", "channels"), [("L", 1), ("RGB", 3)])
+def test_modes_may_be_mixed(tmp_path, first, channels):
+    modes = [first, "1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "YCbCr", "L"]
+    (tmp_path / "set").mkdir()
+    for i, mode in enumerate(modes):
+        source = Image.fromarray(IMAGES[i])
+        image = (
+            Image.fromarray(np.asarray(source.convert("L")).astype(np.uint16) * 257) if mode == "I;16" else source.convert(mode)
+        )
+        image.save(tmp_path / "set" / f"{i:02d}.{'tif' if mode in ('CMYK', 'YCbCr') else 'png'}")
+    arrays = prepared(f"folder:{tmp_path / 'set'}", tmp_path)
+    assert arrays.train.shape == (10, channels, 8, 8)
+    assert arrays.test.shape == (1, channels, 8, 8)
+    opaque = [0, 2, 3, 6, 8]
+    for i in opaque:
+        reference = Image.fromarray(IMAGES[i]).convert(
+            modes[i] if modes[i] in ("L", "RGB") else "L" if modes[i] != "RGBA" else "RGB"
+        )
+        found = np.asarray(reference.convert("L" if channels == 1 else "RGB"))
+        np.testing.assert_array_equal(arrays.train[i], found[None] if channels == 1 else found.transpose(2, 0, 1))
 
 
 def test_hugging_face_folder_of_images(tmp_path):
@@ -263,6 +315,6 @@ def test_celeba_files_that_are_not(tmp_path):
 
 def test_unknown_names_every_choice():
     with pytest.raises(
-        UserError, match="'cifar': unknown; choose checkerboard, .*two_spirals, digits, mnist, .*prepared:PATH, or npy"
+        UserError, match=r"'cifar': unknown; choose checkerboard, .*two_spirals, digits, mnist, .*prepared:PATH, or npy"
     ):
         open_data("cifar")

@@ -7,13 +7,16 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
 import pytest
 
+from springwell.cli import main
 from springwell.config import ImageConfig
 from springwell.data import collect, formats, prepare
+from springwell.data.decode import decode_all
 from springwell.data.images import prepare_images
 from springwell.data.prepare import open_prepared
 from springwell.errors import UserError
@@ -65,6 +68,14 @@ except InterruptionError as error:
 """
 
 
+class Listener(Silent):
+    def __init__(self):
+        self.heard = []
+
+    def say(self, line):
+        self.heard.append(line)
+
+
 @pytest.fixture
 def folder(tmp_path):
     published.write_folder(tmp_path / "set", IMAGES)
@@ -91,9 +102,15 @@ def gone(pid):
     return False
 
 
-def test_interrupted_sets_end_with_the_same_bytes(tmp_path, folder):
-    whole = run(tmp_path, tmp_path / "whole")
-    assert whole.stdout == "start 0\n1\n", whole.stderr
+@pytest.fixture
+def small_chunks(monkeypatch):
+    for module in (collect, prepare):
+        monkeypatch.setattr(module, "CHUNK", 8)
+
+
+def test_interrupted_sets_end_with_the_same_bytes(tmp_path, folder, small_chunks):
+    """Killed between two parts, killed while one is written, interrupted: by two processes, and ended by one."""
+    prepare_images(f"folder:{folder}", tmp_path / "whole", workers=1)
     expected = contents(tmp_path / "whole")
     assert set(expected) == {"train.npy", "test.npy", "prepared.json"}
     kept = np.delete(np.arange(NUM), 20)
@@ -117,9 +134,35 @@ def test_interrupted_sets_end_with_the_same_bytes(tmp_path, folder):
     assert interrupted.stdout.splitlines()[0] == "start 40"
     assert f"interrupted; what is done is kept in {out}: run the same command to go on" in interrupted.stdout
     assert interrupted.stderr == ""
-    resumed = run(tmp_path, out)
-    assert resumed.stdout == "start 48\n1\n", resumed.stderr
+    reporter = Listener()
+    assert prepare_images(f"folder:{folder}", out, workers=1, reporter=reporter)["num_unreadable"] == 1
+    assert reporter.heard[0] == "48 images are done already"
     assert contents(out) == expected
+
+
+def test_two_at_once_do_the_work_once(tmp_path, folder, small_chunks, monkeypatch):
+    calls = []
+
+    def slow(container, items, rule):
+        calls.append(items)
+        time.sleep(0.02)
+        return decode_all(container, items, rule)
+
+    monkeypatch.setattr(prepare, "decode_all", slow)
+    reporters, records = [Listener(), Listener()], [None, None]
+
+    def work(i):
+        records[i] = prepare_images(f"folder:{folder}", tmp_path / "out", workers=1, reporter=reporters[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [record["num_train"] for record in records] == [86, 86]
+    assert len(calls) == 11 + 2
+    assert sum("is being prepared by another process; waiting" in line for r in reporters for line in r.heard) == 1
+    assert set(contents(tmp_path / "out")) == {"train.npy", "test.npy", "prepared.json"}
 
 
 def test_record(tmp_path, folder):
@@ -145,9 +188,7 @@ def test_arrays_are_prepared_too(tmp_path):
     assert contents(tmp_path / "out") == before
 
 
-def test_full_disk_while_a_part_is_written(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr(collect, "CHUNK", 8)
-    monkeypatch.setattr(prepare, "CHUNK", 8)
+def test_full_disk_while_a_part_is_written(tmp_path, folder, small_chunks, monkeypatch):
     spec, out = f"folder:{folder}", tmp_path / "out"
     prepare_images(spec, tmp_path / "whole", workers=1)
     with monkeypatch.context() as full:
@@ -159,7 +200,7 @@ def test_full_disk_while_a_part_is_written(tmp_path, folder, monkeypatch):
 
         full.setattr(os, "fsync", fsync)
         with pytest.raises(
-            UserError, match="No space left on device.; what is done is kept: make room and run the same"
+            UserError, match=r"No space left on device.; what is done is kept: make room and run the same"
         ) as caught:
             prepare_images(spec, out, workers=1)
     assert str(caught.value).startswith(f"--data {spec}: {out} cannot be written")
@@ -169,14 +210,12 @@ def test_full_disk_while_a_part_is_written(tmp_path, folder, monkeypatch):
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_full_disk_while_parts_are_joined(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr(collect, "CHUNK", 8)
-    monkeypatch.setattr(prepare, "CHUNK", 8)
+def test_full_disk_while_parts_are_joined(tmp_path, folder, small_chunks, monkeypatch):
     spec, out = f"folder:{folder}", tmp_path / "out"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        with pytest.raises(UserError, match="File too large.; what is done is kept"):
+        with pytest.raises(UserError, match=r"File too large.; what is done is kept"):
             prepare_images(spec, out, workers=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -212,7 +251,7 @@ def test_a_part_of_another_set_is_refused(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(prepare, "_decode_to_parts", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(RuntimeError, match="interrupted"):
         prepare_images(f"folder:{folder}", out, workers=1)
-    with pytest.raises(UserError, match="holds a part of folder:.* at its own size; choose another place"):
+    with pytest.raises(UserError, match=r"holds a part of folder:.* at its own size; choose another place"):
         prepare_images(f"folder:{folder}", out, ImageConfig(image_size=4), workers=1)
 
 
@@ -243,16 +282,13 @@ def test_what_is_no_set_of_images(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_command(springwell, tmp_path, folder):
+def test_command(springwell, tmp_path, folder, capsys):
     result = springwell("data", "prepare", "folder:set", "out", "--image-size", 4, "--workers", 1, "--json")
     assert result.returncode == 0, result.stderr
     record = json.loads(result.stdout.splitlines()[-1])
     assert (record["shape"], record["num_train"], record["num_unreadable"]) == ([3, 4, 4], 86, 1)
     assert "1 of 96 images are unreadable and left out (first: 0020.png: not an image)" in result.stderr
-    result = springwell("data", "prepare", "folder:nowhere", "other")
-    assert result.returncode == 2
-    assert result.stderr == "springwell: --data folder:nowhere: no such folder\n"
-
-
-def test_silent_reporter_is_enough(tmp_path, folder):
-    assert prepare_images(f"folder:{folder}", tmp_path / "out", reporter=Silent())["num_unreadable"] == 1
+    with pytest.raises(SystemExit) as stop:
+        main(["data", "prepare", "folder:nowhere", "other"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "springwell: --data folder:nowhere: no such folder\n"

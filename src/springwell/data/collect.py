@@ -223,11 +223,12 @@ def lsun(root: Path, category: str, size: int) -> Encoded:
         raise UnusableDataError(f"{paths[1]} is missing; {how}")
     _require("lmdb", "lsun")
     keys = [_keys(path) for path in paths]
-    splits = [
-        _listed(Container("lmdb", str(path)), [(key.decode("latin1"), key) for key in found])
-        for path, found in zip(paths, keys, strict=True)
-    ]
+    splits = [_of_keys(Container("lmdb", str(path)), found) for path, found in zip(paths, keys, strict=True)]
     return Encoded(splits[0], splits[1], Rule(size, orient=False), _fingerprint(key.hex() for found in keys for key in found))
+
+
+def _of_keys(container: Container, keys: list[bytes]) -> Split:
+    return Split(container, lambda start: ((key.decode("latin1"), key) for key in islice(keys, start * CHUNK, None)), len(keys))
 
 
 def _keys(path: Path) -> list[bytes]:

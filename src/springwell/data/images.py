@@ -161,7 +161,7 @@ def _from_cache(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays:
     """The set as it was prepared at its first use, or now."""
     root, size = _root(images), _size(spec, images)
     local = spec.startswith(("folder:", "zip:"))
-    place = _path(spec) if local else Path(spec.removeprefix("hf:")) if spec.startswith("hf:") else root
+    place = _path(spec) if local else Path(spec.removeprefix("hf:").partition("@")[0]) if spec.startswith("hf:") else root
     where = str(place.resolve()) if place.exists() else ""
     key = hashlib.sha256(json.dumps([spec, size, where]).encode()).hexdigest()[:10]
     name = re.sub(r"[^A-Za-z0-9]+", "-", place.stem if local else spec.removeprefix("hf:")).strip("-")[-40:]
@@ -205,7 +205,9 @@ class _Batches:
         self.rows, self.flip, self.dequantise = _Rows(rows), flip, dequantise
 
     def __call__(self, noise: Noise) -> Tensor:
-        images = self.rows((noise.uniform().double() * len(self.rows)).long())
+        # One float32 uniform has 24 bits, too few to choose evenly among millions of rows.
+        u, fine = noise.uniform(2).double().unbind(1)
+        images = self.rows(((u + fine * 2.0**-24) * len(self.rows)).long().clamp(max=len(self.rows) - 1))
         if self.flip:
             mirrored = noise.uniform() < 0.5
             images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)

@@ -20,7 +20,7 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -127,6 +127,7 @@ def prepare(request: Request, data: Arrays | Encoded, reporter: Reporter) -> dic
         with _alone(out, reporter):
             # Another process may have prepared it while this one waited.
             if is_prepared(out):
+                shutil.rmtree(parts, ignore_errors=True)
                 return _read_record(out)
             parts.mkdir(exist_ok=True)
             write_atomically(parts / "plan.json", json.dumps(plan, indent=1))
@@ -231,11 +232,11 @@ def _decoded_set(request: Request, data: Encoded, reporter: Reporter) -> dict[st
     assert shape is not None
     counts, digests, parts = {}, {}, request.out / ".parts"
     for name in ("train", "test"):
-        arrays = [np.load(path, mmap_mode="r") for path in _part_paths(parts, name)]
-        counts[name] = sum(map(len, arrays))
+        paths = _part_paths(parts, name)
+        counts[name] = sum(map(_num_rows, paths))
         if not counts[name]:
             raise UnusableDataError(f"no image of the {name} split can be read")
-        digests[name] = _write_npy(request.out, name, arrays, counts[name], shape)
+        digests[name] = _write_npy(request.out, name, map(np.load, paths), counts[name], shape)
     if unreadable:
         first = f"{unreadable[0][0]}: {unreadable[0][1]}"
         total = sum(counts.values()) + len(unreadable)
@@ -263,7 +264,7 @@ def _record(
     }
 
 
-def _write_npy(out: Path, name: str, arrays: list[np.ndarray], num: int, shape: tuple[int, ...]) -> str:
+def _write_npy(out: Path, name: str, arrays: Iterable[np.ndarray], num: int, shape: tuple[int, ...]) -> str:
     """Writes the rows of all ``arrays`` to one file, which appears when it is whole, and returns its SHA-256."""
     temporary, digest = out / ".parts" / f"{name}.npy", hashlib.sha256()
     header = io.BytesIO()
@@ -300,6 +301,12 @@ def _array_digest(data: Arrays) -> str:
 
 def _part_paths(parts: Path, name: str) -> list[Path]:
     return sorted(parts.glob(f"{name}-*.npy"))
+
+
+def _num_rows(path: Path) -> int:
+    with path.open("rb") as file:
+        np.lib.format.read_magic(file)
+        return int(np.lib.format.read_array_header_1_0(file)[0][0])
 
 
 def _decode_to_parts(request: Request, data: Encoded, reporter: Reporter) -> list[tuple[str, str]]:
