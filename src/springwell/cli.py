@@ -238,42 +238,44 @@ def _is_main_process() -> bool:
 
 
 def _dry_run(command: TrainCommand, context: Context) -> dict[str, Any]:
-    import tempfile
-
-    from springwell.data import open_data
-    from springwell.model import build_energy, build_schedule
-    from springwell.progress import Silent
-    from springwell.training.trainer import train
+    from springwell.cost import estimate, seconds_per_iteration
+    from springwell.model import build_schedule
 
     config = command.config
-    context.set_threads()
-    schedule = build_schedule(config)
-    energy = build_energy(config, schedule, open_data(config.data).event_shape)
-    parameters = sum(p.numel() for p in energy.parameters())
-    # Timed on the real loop, in a directory that is thrown away; the first iterations warm up.
-    timed, silent = min(10, config.training.iterations), Silent()
-    with tempfile.TemporaryDirectory() as folder:
-        train(config, Path(folder) / "warm-up", command.common.device, silent, stop_after=timed)
-        seconds = train(config, Path(folder) / "timed", command.common.device, silent, stop_after=timed).seconds / timed
-    evaluations = config.gradient_evaluations()
-    total = config.training.iterations * seconds
+    device = context.device()
+    cost = estimate(config)
+    seconds, how = seconds_per_iteration(config, cost, device)
+    evaluations, iterations = config.gradient_evaluations(), config.training.iterations
     result = {
         "config": flat(config),
         "out": str(command.out),
-        "parameters": parameters,
-        "num_levels": schedule.num_levels,
+        "parameters": cost.parameters,
+        "num_levels": build_schedule(config).num_levels,
         "gradient_evaluations_per_iteration": evaluations,
-        "gradient_evaluations": evaluations * config.training.iterations,
+        "gradient_evaluations": evaluations * iterations,
+        "flops_per_gradient": cost.gradient_flops,
+        "flops_per_iteration": cost.iteration_flops,
+        "memory_bytes": cost.memory_bytes,
         "seconds_per_iteration": round(seconds, 5),
-        "seconds_estimated": round(total, 1),
+        "seconds_estimated": round(seconds * iterations, 1),
     }
     if not command.common.json:
         for name, value in flat(config).items():
-            print(f"{name:<20}{value}")
-        print(f"\nparameters: {parameters}\nlevels: {schedule.num_levels}")
-        print(f"gradient evaluations: {evaluations} batches per iteration, {evaluations * config.training.iterations} in all")
-        print(f"time: {seconds * 1e3:.1f} ms per iteration (mean of {timed}), about {total:.0f} s in all")
+            print(f"{name:<22}{value}")
+        print(f"\nparameters: {cost.parameters:,}\nlevels: {result['num_levels']}")
+        print(f"gradient evaluations: {evaluations} batches per iteration, {evaluations * iterations:,} in all")
+        flops = f"{cost.iteration_flops:.3g} FLOP per iteration, {cost.iteration_flops * iterations:.3g} in all"
+        print(f"operations: {cost.gradient_flops:.3g} FLOP per gradient of one sample, {flops}")
+        print(f"memory: about {max(1, round(cost.memory_bytes / 2**20)):,} MiB for the whole batch in one process")
+        print(f"time on {device}: {seconds:.3g} s per iteration ({how}), {_duration(seconds * iterations)} in all")
     return result
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"about {seconds / size:.1f} {unit}"
+    return f"about {seconds:.0f} s"
 
 
 def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:

@@ -15,6 +15,7 @@ step (:meth:`EnergyResNet.follow_weights`), and are exact in evaluation mode.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -176,13 +177,18 @@ class EnergyResNet(nn.Module):
         return super().train(mode)
 
     def _prepare(self, t: Tensor) -> _Weights:
-        e = F.linear(sinusoidal(t, self.width), *self.dense0.normalised())
-        e = F.leaky_relu(F.linear(F.leaky_relu(e, SLOPE), *self.dense1.normalised()), SLOPE)
-        levels = [[block.prepare(e) for block in level] for level in self.levels]  # type: ignore[union-attr,operator]
-        return _Weights(self.conv_in.normalised(), levels, F.linear(e, *self.dense_final.normalised()))
+        with self._casting(t, enabled=False):
+            e = F.linear(sinusoidal(t, self.width), *self.dense0.normalised())
+            e = F.leaky_relu(F.linear(F.leaky_relu(e, SLOPE), *self.dense1.normalised()), SLOPE)
+            levels = [[block.prepare(e) for block in level] for level in self.levels]  # type: ignore[union-attr,operator]
+            return _Weights(self.conv_in.normalised(), levels, F.linear(e, *self.dense_final.normalised()))
+
+    def _casting(self, like: Tensor, enabled: bool = True) -> AbstractContextManager[Any]:
+        """Where the convolutions are computed in lower precision; time embedding and head never are."""
+        return nullcontext() if self.autocast is None else torch.autocast(like.device.type, self.autocast, enabled)
 
     def _evaluate(self, y: Tensor, weights: _Weights) -> Tensor:
-        with torch.autocast(y.device.type, self.autocast, enabled=self.autocast is not None):
+        with self._casting(y):
             h = F.pixel_unshuffle(y, self.unshuffle) if self.unshuffle > 1 else y
             h = F.conv2d(h.contiguous(memory_format=torch.channels_last), *weights.conv_in, padding=1)
             for i, level in enumerate(weights.levels):
@@ -192,7 +198,6 @@ class EnergyResNet(nn.Module):
                     r = F.conv2d(F.leaky_relu(h, SLOPE), block.conv1, padding=1) + block.time
                     r = F.conv2d(F.leaky_relu_(r, SLOPE), *block.conv2, padding=1)
                     h = r + (h if block.shortcut is None else F.conv2d(h, *block.shortcut, padding=1))
-        # The energy head is float32 whatever the precision of the convolutions.
         return (F.relu(h.float()).sum((2, 3)) * weights.head).sum(-1)
 
     def forward(self, y: Tensor, t: Tensor) -> Tensor:

@@ -106,7 +106,7 @@ def train(
     if isinstance(energy.network, EnergyResNet):
         energy.network.accelerate({"bf16": torch.bfloat16, "fp16": torch.float16}.get(c.precision), c.compile)
     adam = torch.optim.Adam(energy.parameters(), lr=c.lr, betas=(c.beta1, c.beta2), fused=True)
-    model, optimizer = accelerator.prepare(energy, adam)
+    model, optimizer = accelerator.prepare_model(energy), accelerator.prepare_optimizer(adam)
     schedule, weight = schedule.to(accelerator.device), energy.loss_weight
     step_size = initial_step_size(config, schedule)
     shift, scale = data.shift.to(accelerator.device), data.scale.to(accelerator.device)
@@ -215,7 +215,8 @@ def make_accelerator(device: str, precision: str = "fp32") -> Accelerator:
     # Apple's GPU has no float64, in which schedules and statistics are kept.
     cpu = device == "cpu" or (device == "auto" and torch.backends.mps.is_available())
     try:
-        accelerator = Accelerator(cpu=cpu, mixed_precision="no" if precision == "fp32" else precision)
+        # The network casts by itself, in chains as in the loss; fp16 needs accelerate for the scaling of the loss.
+        accelerator = Accelerator(cpu=cpu, mixed_precision="fp16" if precision == "fp16" else "no")
     except ValueError as error:
         raise UserError(f"--precision {precision}: not available here ({str(error).splitlines()[0]}); use fp32") from None
     found = accelerator.device.type
