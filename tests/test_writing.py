@@ -8,7 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from springwell.errors import UserError
+from springwell import writing
+from springwell.errors import InterruptionError, UserError
 from springwell.pictures import grid, to_bytes
 from springwell.progress import Silent
 from springwell.training.run import load, save_folder
@@ -87,6 +88,25 @@ def test_a_folder_is_filled_up_and_never_mixed(model, tmp_path):
     (tmp_path / "other" / "thesis.tex").touch()
     with pytest.raises(UserError, match="was not written by"):
         write_samples(drawing(model), tmp_path / "other")
+
+
+def test_an_interrupted_folder_goes_on(model, tmp_path, monkeypatch):
+    save_png = writing.pictures.save_png
+
+    def interrupted(picture, path):
+        if path.name == "000005.png":
+            raise KeyboardInterrupt
+        return save_png(picture, path)
+
+    monkeypatch.setattr(writing.pictures, "save_png", interrupted)
+    with pytest.raises(InterruptionError, match="run the same command to go on"):
+        write_samples(drawing(model, num=9), tmp_path / "x")
+    monkeypatch.setattr(writing.pictures, "save_png", save_png)
+    assert write_samples(drawing(model, num=9), tmp_path / "x")["found"] == 5
+    write_samples(drawing(model, num=9), tmp_path / "whole")
+    for i in range(9):
+        name = f"{i:06d}.png"
+        assert (tmp_path / "x" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_samples_do_not_depend_on_the_batch(model):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from springwell import pictures
-from springwell.errors import UserError
+from springwell.errors import InterruptionError, UserError
 from springwell.generate import Sample
 from springwell.model import Model
 from springwell.plots import draw_points, figure_bytes, first_two, largest, new_figure, save_figure, vectors_figure
@@ -131,9 +131,12 @@ def _write_folder(drawing: Drawing, num: int, out: Path) -> dict[str, Any]:
     start = next((i for i in range(num) if not (out / f"{i:06d}.png").exists()), num)
     if start:
         drawing.reporter.say(f"{out}: holds the first {start} samples already")
-    for first, part in drawing.batches(num, start):
-        for i, image in enumerate(pictures.to_bytes(part), first):
-            pictures.save_png(image, out / f"{i:06d}.png")
+    try:
+        for first, part in drawing.batches(num, start):
+            for i, image in enumerate(pictures.to_bytes(part), first):
+                pictures.save_png(image, out / f"{i:06d}.png")
+    except KeyboardInterrupt:
+        raise InterruptionError(f"interrupted; {out} keeps what there is: run the same command to go on") from None
     return {"num": num, "shape": [num, *model.event_shape], "found": start}
 
 
