@@ -180,11 +180,12 @@ class Context:
 def presets_command(command: PresetsCommand, context: Context) -> dict[str, Any]:
     rows = {name: flat(config) for name, config in PRESETS.items()}
     if not command.common.json:
-        print(f"{'preset':<18}{'data':<18}{'objective':<11}{'T':>5}{'K':>5}{'batch':>7}{'iterations':>12}")
+        print(f"{'preset':<22}{'data':<22}{'objective':<11}{'T':>5}{'K':>5}{'batch':>7}{'iterations':>12}")
         for name, row in rows.items():
-            levels = len(row["sigmas"]) if row["schedule"] == "sigmas" else row["num_levels"]
+            fixed = {"sigmas": len(row["sigmas"]), "marginal": 1}
+            levels = fixed.get(row["schedule"], row["num_levels"])
             print(
-                f"{name:<18}{row['data']:<18}{row['objective']:<11}{levels:>5}{row['num_steps']:>5}{row['batch']:>7}{row['iterations']:>12}"
+                f"{name:<22}{row['data']:<22}{row['objective']:<11}{levels:>5}{row['num_steps']:>5}{row['batch']:>7}{row['iterations']:>12}"
             )
         print("\nspringwell train PRESET [--help]")
     return {"presets": rows}

@@ -1,7 +1,7 @@
 """The table of presets. A preset is a :class:`Config`; every field can be overridden on the command line.
 
-``-t6`` and ``-t1k`` are the paper's two settings (Sec. 4 and App. B; N, beta_1, batch and iterations of its Table 7), ``-ladder``
-is the adapted one: equal steps in log-SNR and Metropolis-tested chains whose steps follow their acceptance.
+``-t6`` and ``-t1k`` are the paper's two settings (Sec. 4 and App. B, with its N, beta_1, batch and iterations), ``-ladder`` is
+the adapted one: equal steps in log-SNR and Metropolis-tested chains whose steps follow their acceptance.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def _with(base: Config, data: str | None = None, objective: Any = None, **sectio
     return replace(base, data=data or base.data, objective=objective or base.objective, **changed)
 
 
-def _paper(data: str, num_blocks: int, beta1: float, batch: int, iterations: int, multipliers: tuple[int, ...] = (1, 2, 2, 2)) -> Config:
+def _paper(
+    data: str, num_blocks: int, beta1: float, batch: int, iterations: int, multipliers: tuple[int, ...] = (1, 2, 2, 2)
+) -> Config:
     """A row of the paper's table."""
     return _with(
         _PAPER,
@@ -94,6 +96,16 @@ _LADDER = _with(
     training={"lr": 3e-4, "lr_decay": "cosine", "beta2": 0.99, "warmup": 100, "clip": 1.0},
 )
 
+
+def _small(base: Config, data: str, **training: Any) -> Config:
+    """``base`` at a size that a CPU trains."""
+    network = {"width": 32, "multipliers": (1, 2) if data == "digits" else (1, 2), "num_blocks": 1 if data == "digits" else 2}
+    if data != "digits":
+        network["unshuffle"] = 2
+    often = {"log_every": 50, "checkpoint_every": 500, "preview_every": 500}
+    return _with(base, data, network=network, training={**often, **training}, images={"flip": data == "fashion-mnist"})
+
+
 PRESETS: dict[str, Config] = {
     **{
         name: replace(_TOY, data=name)
@@ -111,20 +123,16 @@ PRESETS: dict[str, Config] = {
     "cifar10-t1k": _T1K,
     "cifar10-t1k-dsm": _with(_T1K, objective="dsm"),
     "cifar10-ladder": _LADDER,
-    "mnist-ladder": _with(
-        _LADDER,
-        "mnist",
-        network={"width": 32, "multipliers": (1, 2), "num_blocks": 1, "unshuffle": 2},
-        training={"batch": 64, "iterations": 10000},
-        images={"flip": False},
+    "celeba-ladder": _with(
+        _LADDER, "celeba", network={"multipliers": _SIZE_64}, training={"batch": 128}, images={"image_size": 64}
     ),
-    "digits-ladder": _with(
-        _LADDER,
-        "digits",
-        network={"width": 32, "multipliers": (1, 2), "num_blocks": 1},
-        training={"batch": 64, "iterations": 2000},
-        images={"flip": False},
-    ),
+    "digits-t6": _small(_PAPER, "digits", batch=64, iterations=3000, lr=1e-3, warmup=100, ema=0.99),
+    "digits-t1k": _small(_T1K, "digits", batch=128, iterations=3000, lr=1e-3, warmup=100, ema=0.99),
+    "digits-ladder": _small(_LADDER, "digits", batch=64, iterations=2000),
+    "mnist-t6": _small(_PAPER, "mnist", batch=64, iterations=10_000, lr=1e-3, warmup=100),
+    "mnist-ladder": _small(_LADDER, "mnist", batch=64, iterations=10_000),
+    "fashion-mnist-ladder": _small(_LADDER, "fashion-mnist", batch=64, iterations=10_000),
+    "fashion-mnist-t1k": _small(_T1K, "fashion-mnist", batch=128, iterations=20_000, lr=1e-3, warmup=100),
 }
 
 

@@ -1,5 +1,6 @@
 """The image network against the authors' own numbers, and against what its docstring promises."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -101,9 +102,9 @@ def test_loss_is_the_authors(golden):
 
 
 def test_missing_and_misshapen_official_weights_are_named(golden):
-    with pytest.raises(UserError, match="'level1.block0.conv2.g' is missing"):
+    with pytest.raises(UserError, match=r"'level1.block0.conv2.g' is missing"):
         EnergyResNet.from_official({name: a for name, a in golden.items() if name != "level1.block0.conv2.g"})
-    with pytest.raises(UserError, match="'conv_in.W'"):
+    with pytest.raises(UserError, match=r"'conv_in.W'"):
         EnergyResNet.from_official({"x": golden["x"]})
     with pytest.raises(UserError, match=r"'temb.dense1.b' is \[3\]"):
         EnergyResNet.from_official({**golden, "temb.dense1.b": np.zeros(3, np.float32)})
@@ -139,7 +140,7 @@ def test_power_iteration_follows_the_weights():
         norm = torch.linalg.matrix_norm(layer.normalised()[0].detach().double().flatten(1), 2)
         errors.append(float(norm - 1))
     assert errors[0] > 0.01
-    assert all(later <= earlier + 1e-6 for earlier, later in zip(errors, errors[1:], strict=False))
+    assert all(later <= earlier + 1e-6 for earlier, later in pairwise(errors))
     assert errors[-1] < 1e-3
     assert layer.weight.flatten(1).norm() > true  # the raw weight is left as it was
 
@@ -170,7 +171,8 @@ def test_chain_weights_have_no_gradient_and_are_prepared_once(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("size", "channels", "multipliers", "unshuffle"), [(32, 3, (1, 2, 2, 2), 1), (28, 1, (1, 2, 2), 1), (28, 1, (1, 2), 2), (8, 1, (1, 2, 2, 2), 1)]
+    ("size", "channels", "multipliers", "unshuffle"),
+    [(32, 3, (1, 2, 2, 2), 1), (28, 1, (1, 2, 2), 1), (28, 1, (1, 2), 2), (8, 1, (1, 2, 2, 2), 1)],
 )
 def test_sizes_that_pool(size, channels, multipliers, unshuffle):
     network = EnergyResNet(channels, 8, multipliers, 1, unshuffle)
@@ -181,7 +183,7 @@ def test_sizes_that_pool(size, channels, multipliers, unshuffle):
 
 
 def test_a_size_that_does_not_pool_is_refused():
-    with pytest.raises(UserError, match="images of 28x28: cannot be halved 3 times.*multiple of 8.*--image-size 32"):
+    with pytest.raises(UserError, match=r"images of 28x28: cannot be halved 3 times.*multiple of 8.*--image-size 32"):
         EnergyResNet(1, 8, (1, 1, 1, 1)).check_size(28, 28)
 
 

@@ -195,7 +195,8 @@ def image_source(arrays: Arrays, images: ImageConfig) -> DataSource:
 
 
 def _scaled(images: Tensor) -> Tensor:
-    return images.float() / 127.5 - 1
+    """Numbers in [-1, 1] of bytes; of floats, which are overwritten, likewise."""
+    return images.float().div_(127.5).sub_(1)
 
 
 class _Batches:
@@ -212,7 +213,7 @@ class _Batches:
             mirrored = noise.uniform() < 0.5
             images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)
         if self.dequantise:
-            return _scaled(images.float() + noise.uniform(*images.shape[1:]) - 0.5)
+            return _scaled(images.float().add_(noise.uniform(*images.shape[1:])).sub_(0.5))
         return _scaled(images)
 
 

@@ -8,8 +8,8 @@ r"""The paper's network for images (Gao et al. 2021, App. B): a wide ResNet with
 
 with leaky slope 0.2, a learned factor g per channel, and a 3x3 convolution as shortcut where widths differ. Every weight but
 W_f has its spectral norm sigma divided out; that of the second convolution of a block, whose weights start near zero, is only
-bounded: W min(sigma, 1) / sigma with sigma + 1e-6 for sigma. The singular vectors follow the weights by one power iteration per optimiser
-step (:meth:`EnergyResNet.follow_weights`), and are exact in evaluation mode.
+bounded: W min(sigma, 1) / sigma with sigma + 1e-6 for sigma. The singular vectors follow the weights by one power iteration
+per optimiser step (:meth:`EnergyResNet.follow_weights`), and are exact in evaluation mode.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class EnergyResNet(nn.Module):
         factor = self.unshuffle * 2 ** (len(self.levels) - 1)
         if height % factor or width % factor:
             raise UserError(
-                f"images of {height}x{width}: cannot be halved {len(self.levels) - 1} times after --unshuffle {self.unshuffle}; "
-                f"use a multiple of {factor}, for instance --image-size {max(factor, round(height / factor) * factor)}, "
+                f"images of {height}x{width}: cannot be halved {len(self.levels) - 1} times after --unshuffle {self.unshuffle};"
+                f" use a multiple of {factor}, for instance --image-size {max(factor, round(height / factor) * factor)}, "
                 "or fewer --multipliers"
             )
 
@@ -235,7 +235,9 @@ class EnergyResNet(nn.Module):
         for name in network.state_dict():
             source = _official_name(name)
             if source not in arrays:
-                raise UserError(f"official weights: '{source}' is missing; found {len(multipliers)} levels of {num_blocks} blocks")
+                raise UserError(
+                    f"official weights: '{source}' is missing; found {len(multipliers)} levels of {num_blocks} blocks"
+                )
             value = torch.as_tensor(arrays[source], dtype=torch.float32)
             if source.endswith(".W"):
                 value = value.permute(3, 2, 0, 1) if value.ndim == 4 else value.T
