@@ -18,6 +18,7 @@ from springwell.presets import PRESETS, preset
 from springwell.progress import Silent
 from springwell.training.run import Run, find, load
 from springwell.training.trainer import train
+from tests.images import small_config
 from tests.training.tiny import tiny
 
 ROOT = Path(__file__).parent.parent
@@ -165,7 +166,7 @@ def test_the_command_on_a_card_trains_that_config(name):
     assert training_command(preset(name)) == f"springwell train {name}"
 
 
-def test_the_command_on_a_card_names_what_differs():
-    config = tiny(iterations=77)
+@pytest.mark.parametrize("config", [tiny(iterations=77), small_config(denoise=False), small_config(denoise=True)])
+def test_the_command_on_a_card_names_what_differs(config):
     _, command = parse(training_command(config).split()[1:])
     assert command.config == config

@@ -52,8 +52,10 @@ def test_samples_outside_are_counted(measured, monkeypatch):
 def test_acceptance_is_that_of_the_chains(measured):
     model, result, *_ = measured
     chains = {t: accepted for t, _, accepted in model.trajectory(torch.arange(N), seed=3)}
+    few = evaluate_images(model, 5, seed=3)[0]
     for t in range(3):
         assert result["acceptance"][t] == pytest.approx(float(chains[t].mean()), abs=1e-4)
+        assert few["acceptance"][t] == pytest.approx(float(chains[t][:5].mean()), abs=1e-4)
 
 
 def test_the_command_writes_numbers_and_pictures(measured, tmp_path, monkeypatch, capsys):
