@@ -99,7 +99,7 @@ _LADDER = _with(
 
 def _small(base: Config, data: str, **training: Any) -> Config:
     """``base`` at a size that a CPU trains."""
-    network = {"width": 32, "multipliers": (1, 2) if data == "digits" else (1, 2), "num_blocks": 1 if data == "digits" else 2}
+    network = {"width": 32, "multipliers": (1, 2), "num_blocks": 1 if data == "digits" else 2}
     if data != "digits":
         network["unshuffle"] = 2
     often = {"log_every": 50, "checkpoint_every": 500, "preview_every": 500}

@@ -107,6 +107,6 @@ class _TimesGradient(torch.autograd.Function):
         return y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (factor,) = ctx.saved_tensors
         return grad * factor.view(-1, *[1] * (grad.ndim - 1)), None

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -63,7 +63,8 @@ class SpectralLayer(nn.Module):
 
     def normalised(self) -> tuple[Tensor, Tensor]:
         """Weight and bias after normalisation, with the factor per output multiplied in."""
-        weight, bias = self.weight, self.bias
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
         if self.spectral:
             matrix = weight.flatten(1)
             v = F.normalize(matrix.detach().T @ self.u, dim=0)
@@ -105,7 +106,8 @@ class ResBlock(nn.Module):
         """e: lrelu of the time embedding ``[N, num_time]``."""
         conv1, bias = self.conv1.normalised()
         time = F.linear(e, *self.temb_proj.normalised()) + bias
-        return _Block(conv1, time[:, :, None, None], self.conv2.normalised(), self.shortcut and self.shortcut.normalised())
+        shortcut = None if self.shortcut is None else self.shortcut.normalised()
+        return _Block(conv1, time[:, :, None, None], self.conv2.normalised(), shortcut)
 
 
 class EnergyResNet(nn.Module):
@@ -180,7 +182,7 @@ class EnergyResNet(nn.Module):
         with self._casting(t, enabled=False):
             e = F.linear(sinusoidal(t, self.width), *self.dense0.normalised())
             e = F.leaky_relu(F.linear(F.leaky_relu(e, SLOPE), *self.dense1.normalised()), SLOPE)
-            levels = [[block.prepare(e) for block in level] for level in self.levels]  # type: ignore[union-attr,operator]
+            levels = [[block.prepare(e) for block in level] for level in cast("list[list[ResBlock]]", self.levels)]
             return _Weights(self.conv_in.normalised(), levels, F.linear(e, *self.dense_final.normalised()))
 
     def _casting(self, like: Tensor, enabled: bool = True) -> AbstractContextManager[Any]:

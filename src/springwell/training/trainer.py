@@ -14,7 +14,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -196,7 +196,7 @@ def train(
     return Result(run.path, "finished" if iteration >= c.iterations else "interrupted", iteration, time.monotonic() - began)
 
 
-def _in_time(draw: Callable[[int], Batch], start: int, end: int, prefetch: bool) -> Iterator[Batch]:
+def _in_time(draw: Callable[[int], Batch], start: int, end: int, prefetch: bool) -> Generator[Batch]:
     """draw(start) ... draw(end - 1); with ``prefetch`` each is drawn by a second thread while the one before it is used."""
     if not prefetch:
         yield from map(draw, range(start, end))

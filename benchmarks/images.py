@@ -1,0 +1,168 @@
+"""What training and sampling images cost, against what they must cost: `python benchmarks/images.py`.
+
+The paper's 32x32 network (N = 2, K = 30, T6) at width 128 and 32. Everything is measured in one run, side by side:
+
+    bare        K gradients of the network and one forward and backward pass of positives and negatives, and nothing else
+    iteration   of the real training loop, over the same batch
+    peak        the best throughput of any 3x3 convolution of this network alone, forward
+    memory      growth of the process over its size before the chain, for several K
+
+Ratios are what carries over to another machine; seconds do not. About four minutes on two idle cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from springwell import Noise, preset
+from springwell.conditional import gradient
+from springwell.config import Config
+from springwell.cost import estimate
+from springwell.energy import at_level
+from springwell.model import Model, build_energy, build_schedule, initial_step_size
+from springwell.progress import Silent
+from springwell.samplers import Chains, langevin, run_conditional
+from springwell.training.trainer import train
+
+SHAPE = (3, 32, 32)
+
+
+def configuration(width: int, batch: int, data: Path) -> Config:
+    base = preset("cifar10-t6")
+    return replace(
+        base,
+        data=f"npz:{data}",
+        network=replace(base.network, width=width, num_blocks=2),
+        training=replace(base.training, batch=batch, preview_every=0, checkpoint_every=10**6, log_every=10**6),
+    )
+
+
+def seconds(work: Callable[[], object], repeats: int = 3) -> float:
+    """The fastest of a few runs: other work on the machine only ever adds."""
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def peak_throughput(width: int, batch: int) -> float:
+    """FLOP/s of the fastest convolution of the network."""
+    best = 0.0
+    for channels, size in ((width, 32), (2 * width, 16), (2 * width, 8), (2 * width, 4)):
+        x = torch.randn(batch, channels, size, size).contiguous(memory_format=torch.channels_last)
+        weight = torch.randn(channels, channels, 3, 3).contiguous(memory_format=torch.channels_last)
+        with torch.no_grad():
+            best = max(best, 18 * channels**2 * size**2 * batch / seconds(lambda x=x, w=weight: F.conv2d(x, w, padding=1), 15))
+    return best
+
+
+class Clock(Silent):
+    """A reporter that notes when every iteration ended."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    @contextmanager
+    def bar(self, what: str, total: int, start: int = 0) -> Iterator[Clock]:
+        self.times = [time.perf_counter()]
+        yield self
+
+    def advance(self, steps: int = 1) -> None:
+        self.times.append(time.perf_counter())
+
+    def note(self, means: object) -> None:
+        pass
+
+
+def measure(width: int, batch: int, iterations: int, folder: Path) -> None:
+    config = configuration(width, batch, folder / "images.npz")
+    schedule = build_schedule(config)
+    energy = build_energy(config, schedule, SHAPE)
+    num_steps, cost = config.sampler.num_steps, estimate(config)
+    t = torch.arange(batch) % 6
+    y = torch.randn(batch, *SHAPE)
+    level = at_level(energy, t)
+
+    def gradients() -> None:
+        for _ in range(num_steps):
+            gradient(level, y)
+
+    def loss() -> None:
+        energy(torch.cat([y, y]), torch.cat([t, t])).sum().backward()
+
+    gradient(level, y)
+    bare, real = [], []
+    for i in range(iterations):
+        bare.append(seconds(gradients, 1) + seconds(loss, 1))
+        clock = Clock()
+        train(config, folder / f"run-{width}-{i}", "auto", clock, stop_after=2)
+        # The first iteration of a call starts the thread that draws batches.
+        real.append(clock.times[2] - clock.times[1])
+    model = Model(config, schedule, energy, initial_step_size(config, schedule), torch.zeros(SHAPE), torch.ones(SHAPE))
+    sampling = seconds(lambda: model.sample(16, batch=16), 1) / 16
+    peak = peak_throughput(width, batch)
+    ratio = statistics.median(r / b for r, b in zip(real, bare, strict=True))
+    print(f"\nwidth {width}, N = 2, K = {num_steps}, batch {batch}, {torch.get_num_threads()} threads")
+    print(f"  training iteration      {min(real):8.3f} s    bare {min(bare):.3f} s")
+    print(f"  iteration / bare        {ratio:8.3f}      median of {iterations} pairs")
+    print(f"  operations              {cost.iteration_flops / 1e12:8.3f} TFLOP per iteration")
+    print(f"  throughput              {cost.iteration_flops / min(real) / 1e9:8.1f} GFLOP/s")
+    print(f"  of the best convolution {cost.iteration_flops / min(real) / peak:8.2f}      ({peak / 1e9:.1f} GFLOP/s)")
+    print(f"  sampling                {sampling:8.3f} s per sample (T = 6, K = {num_steps}, 16 side by side)", flush=True)
+
+
+def peak_memory(num_steps: int) -> None:
+    """Prints by how much a chain of ``num_steps`` steps raises the peak memory of this process, in MB."""
+    config = configuration(32, 8, Path("none.npz"))
+    schedule = build_schedule(config)
+    energy = build_energy(config, schedule, SHAPE)
+    t, x = torch.arange(8) % 6, torch.randn(8, *SHAPE)
+    chains = Chains(langevin, num_steps, initial_step_size(config, schedule))
+    gradient(at_level(energy, t), x)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run_conditional(chains, energy, schedule, t, x, x, Noise(0, torch.arange(8)))
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=3, help="pairs of measurements")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--peak-memory-of", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.peak_memory_of is not None:
+        return peak_memory(options.peak_memory_of)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rng = np.random.default_rng(0)
+        np.savez(folder / "images.npz", images=rng.integers(0, 256, (64, 32, 32, 3), dtype=np.uint8))
+        for width in (128, 32):
+            measure(width, options.batch, options.iterations, folder)
+    print("\npeak memory of a chain, width 32, batch 8, over one gradient's (MB)")
+    for num_steps in (1, 30, 180):
+        command = [sys.executable, __file__, "--peak-memory-of", str(num_steps), "--threads", str(options.threads)]
+        grown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        print(f"  K = {num_steps:<4} {float(grown):8.1f}", flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()
