@@ -4,8 +4,8 @@ Modes: 1, L and LA are grey; 16-bit grey (I;16, and I within 0 ... 65535) is div
 YCbCr and the rest are colour. Transparency is composited on white. Of an animation the first frame is taken.
 
 Sizes: an image is cropped to its central square and resized with the triangle filter, widened by the factor of reduction
-(Pillow's BILINEAR). It is the filter of the authors' ``tf.image.resize(..., antialias=True)``, whose result they do not round to
-bytes, as is done here.
+(Pillow's BILINEAR). It is the filter of the authors' ``tf.image.resize(..., antialias=True)``, whose result they do not round
+to bytes, as is done here.
 """
 
 from __future__ import annotations
