@@ -1,13 +1,78 @@
-"""What the README promises of the presets. Minutes each."""
+"""The table of presets is the paper's, and what the README promises of them holds (minutes each)."""
+
+import json
 
 import pytest
 
+from springwell.cost import estimate
 from springwell.evaluation.toy import evaluate
-from springwell.presets import preset
+from springwell.presets import PRESETS, preset
 from springwell.progress import Silent
 from springwell.training.run import load
 from springwell.training.trainer import train
+from tests.data.published import cifar_binary, photographs, write_celeba, write_lsun
 from tests.training.tiny import changed
+
+PAPER = {
+    # data, N, beta_1, batch, iterations, image size: the paper's appendix
+    "cifar10-t6": ("cifar10", 8, 0.9, 256, 240_000, 32),
+    "celeba-t6": ("celeba", 6, 0.5, 128, 880_000, 64),
+    "lsun-church64-t6": ("lsun/church_outdoor", 2, 0.9, 128, 960_000, 64),
+    "lsun-bedroom64-t6": ("lsun/bedroom", 2, 0.9, 128, 760_000, 64),
+    "lsun-church128-t6": ("lsun/church_outdoor", 2, 0.5, 64, 840_000, 128),
+    "lsun-bedroom128-t6": ("lsun/bedroom", 5, 0.5, 64, 580_000, 128),
+}
+PAPER_SIZE = [*PAPER, *[name for name in PRESETS if name.startswith(("cifar10-", "celeba-")) and name not in PAPER]]
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_rows_of_the_papers_table(name):
+    config = preset(name)
+    data, num_blocks, beta1, batch, iterations, size = PAPER[name]
+    assert (config.data, config.network.num_blocks, config.training.beta1) == (data, num_blocks, beta1)
+    assert (config.training.batch, config.training.iterations) == (batch, iterations)
+    assert config.network.multipliers == {32: (1, 2, 2, 2), 64: (1, 2, 2, 2, 4), 128: (1, 2, 2, 2, 4, 4)}[size]
+    assert (config.images.image_size or 32) == size
+    assert (config.network.width, config.sampler.num_steps, config.sampler.noise_scale) == (128, 30, 0.99)
+    assert (config.training.lr, config.training.warmup, config.training.ema, config.images.flip) == (1e-4, 1000, 0.999, True)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_valid_and_has_a_cost(name):
+    config = preset(name)
+    config.validate()
+    cost = estimate(config)
+    evaluations = config.gradient_evaluations() - 1
+    assert cost.iteration_flops > config.training.batch * evaluations * cost.gradient_flops
+    assert cost.memory_bytes > 5 * 4 * cost.parameters
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A data root with a few generated images in the formats of the publishers."""
+    root = tmp_path_factory.mktemp("data")
+    rows = photographs(24, 32, 32).transpose(0, 3, 1, 2)
+    (root / "cifar-10-batches-bin").mkdir()
+    for name in [*[f"data_batch_{i}" for i in range(1, 6)], "test_batch"]:
+        (root / "cifar-10-batches-bin" / f"{name}.bin").write_bytes(cifar_binary(rows))
+    write_celeba(root, photographs(8, 218, 178), [0, 0, 0, 0, 0, 0, 2, 2])
+    for category in ("church_outdoor", "bedroom"):
+        for split in ("train", "val"):
+            write_lsun(root / "lsun" / f"{category}_{split}_lmdb", list(photographs(4, 160, 140)))
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAPER_SIZE)
+def test_presets_of_paper_size_pass_an_iteration(springwell, tmp_path, published, name):
+    options = ("--batch", 1, "--iterations", 1, "--preview-every", 0, "--no-evaluate", "--json")
+    result = springwell("train", name, *options, "--data-root", published, "--out", tmp_path / "run", timeout=1800)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout.splitlines()[-1])["status"] == "finished"
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text())
+    known = [value for value in line["loss"] if value is not None]
+    assert known
+    assert all(abs(value) < 1e6 for value in known)
 
 
 @pytest.mark.slow

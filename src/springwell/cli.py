@@ -49,6 +49,8 @@ class TrainCommand:
     """Run directory. Default: runs/PRESET."""
     dry_run: bool = False
     """Print the resolved configuration and its cost, and stop."""
+    evaluate: bool = True
+    """Sample, measure and draw the model when training ends."""
     common: Common = dataclasses.field(default_factory=Common)
 
 
@@ -222,6 +224,10 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
     run = Run(result.run)
     if result.status == "already finished":
         context.reporter.say(f"{result.run} is finished ({result.iteration} iterations); nothing to do")
+    if not command.evaluate:
+        if not command.common.json:
+            print(f"{result.run}: {result.iteration} iterations, {result.seconds:.0f} s")
+        return out
     known = read_json(run.evaluation_path) if run.evaluation_path.exists() else None
     if (
         isinstance(known, dict)
