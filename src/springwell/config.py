@@ -159,7 +159,8 @@ class Config:
     """Everything that defines a run."""
 
     data: str = "checkerboard"
-    """A toy data set by name, or npy:PATH for an array [N, D] of one's own."""
+    """A toy data set by name, npy:PATH for an array [N, D], or images: digits, mnist, fashion-mnist, cifar10, celeba,
+    lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH, hf:NAME, prepared:PATH."""
     objective: Literal["recovery", "dsm", "marginal"] = "recovery"
     """recovery: the paper's; dsm: denoising score matching of the explicit energy; marginal: one EBM without spring."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
