@@ -1,5 +1,6 @@
 """The image network against the authors' own numbers, and against what its docstring promises."""
 
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -219,3 +220,15 @@ def test_half_precision_survives_a_large_scale():
     half = gradient(energy.at(t), y)
     assert torch.isfinite(half).all()
     assert (half - exact).norm() / exact.norm() < 0.01
+
+
+@pytest.mark.slow
+def test_compiled_is_the_same():
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler")
+    network = small()
+    y, t = torch.randn(4, 1, 8, 8), torch.arange(4)
+    f, grad = network(y, t).detach(), gradient(at_level(network, t), y)
+    network.accelerate(compiled=True)
+    torch.testing.assert_close(network(y, t).detach(), f, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(gradient(at_level(network, t), y), grad, rtol=1e-4, atol=1e-5)
