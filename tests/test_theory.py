@@ -192,3 +192,48 @@ def test_one_sign():
         family.theta -= 0.1 * family.theta.grad
     after, later = float(family(y).mean().detach()), float(family(negatives).mean().detach())
     assert after - later > before - low
+
+
+def test_shared_noise_is_standard_normal_and_independent_of_the_observation():
+    schedule, n = NoiseSchedule.linear(1000), 200_000
+    noise = Noise(3, torch.arange(n), dtype=torch.float64)
+    t = torch.arange(n) % 1000
+    x = 0.5 + 0.8 * noise.normal(1)
+    y_t, x_next = schedule.pair(x, t, noise)
+    eps = objectives.shared_noise(schedule, t, x, y_t, x_next, noise)
+    error = 1 / math.sqrt(n)
+    assert abs(float(eps.mean())) < 4 * error
+    assert abs(float(eps.var()) - 1) < 4 * math.sqrt(2) * error
+    for other in (x_next, x, x_next**2):
+        standardised = (other - other.mean()) / other.std()
+        assert abs(float((eps * standardised).mean())) < 4 * error
+
+
+def test_shared_noise_leaves_the_gradient_of_k_0_and_takes_its_variance():
+    """Data N(0, 0.7^2), f = theta y at theta = 0.3: per-sample gradients y^- - y_t with shared and with fresh noise."""
+    schedule, n = NoiseSchedule.linear(1000), 200_000
+    t = torch.full((n,), 200)
+    noise = Noise(5, torch.arange(n), dtype=torch.float64)
+    x = 0.7 * noise.normal(1)
+    y_t, x_next = schedule.pair(x, t, noise)
+    chains, weight = Chains(langevin, 0, torch.ones(1000)), torch.ones(1000, dtype=torch.float64)
+    theta = torch.full((n,), 0.3, dtype=torch.float64, requires_grad=True)
+
+    def energy(y, t):
+        return theta.repeat(len(y) // n) * y[:, 0]
+
+    gradients = []
+    for data in (None, x):
+        outcome = objectives.recovery(energy, energy, schedule, chains, weight, t, y_t, x_next, noise, x=data)
+        (gradient,) = torch.autograd.grad(outcome.loss.sum(), theta)
+        gradients.append(gradient)
+    fresh, shared = gradients
+    difference = fresh - shared
+    assert abs(float(difference.mean())) < 4 * float(difference.std()) / math.sqrt(n)
+    # What is left is the spread of E[y_t | x_{t+1}, x] about x_{t+1}, against twice sigma^2.
+    sigma = schedule.sigma[201]
+    spread = (schedule.scale[200] * schedule.sigma_cum[200]) ** 2
+    share = sigma**2 / (sigma**2 + spread)
+    left = share**2 * (spread + sigma**2) + ((1 - share).sqrt() - 1) ** 2 * sigma**2
+    assert float(shared.var()) == pytest.approx(float(left), rel=0.05)
+    assert float(shared.var()) < 0.05 * float(fresh.var())

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from springwell.energy.base import EnergyFunction, at_level
-from springwell.noise import Noise
 from springwell.schedule import NoiseSchedule, expand
 
 LogDensity = Callable[[Tensor], Tensor]
@@ -71,8 +70,8 @@ def gradient(logdensity: LogDensity, y: Tensor) -> Tensor:
     return logdensity.grad(y) if isinstance(logdensity, Conditional) else value_and_grad(logdensity, y)[1]
 
 
-def normal_approximation(energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor, noise: Noise) -> Tensor:
-    """Draws y ~ N(x_{t+1} + sigma_{t+1}^2 grad f(x_{t+1}, t), sigma_{t+1}^2 I): the conditional for small sigma (Sec. 3.3)."""
+def normal_approximation(energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor, eps: Tensor) -> Tensor:
+    """y = x_{t+1} + sigma_{t+1}^2 grad f(x_{t+1}, t) + sigma_{t+1} eps: the conditional for small sigma (Sec. 3.3)."""
     grad = gradient(at_level(energy, t), x_next)
     sigma = expand(schedule.sigma[t + 1], x_next)
-    return x_next + sigma**2 * grad + sigma * noise.normal(*x_next.shape[1:])
+    return x_next + sigma**2 * grad + sigma * eps

@@ -1,7 +1,10 @@
 r"""What training maximises (Gao et al. 2021, Sec. 3.2-3.4).
 
 recovery    Alg. 1: ascend  d/dtheta [f(y_t, t) - f(y^-, t)],  y^- from K steps of a chain at log p(. | x_{t+1}).
-            K = 0 draws y^- from the normal approximation of the conditional (Sec. 3.3).
+            K = 0 takes y^- = x_{t+1} + sigma^2 grad f(x_{t+1}, t) + sigma eps, from the normal approximation of the
+            conditional (Sec. 3.3). Any eps ~ N(0, I) independent of x_{t+1} gives the same gradient on average; the residual
+            of y_t under its law given x_{t+1} and the data is such an eps, and with it the noise of f(y_t) - f(y^-), which
+            for small sigma is nearly all of it, cancels.
 marginal    The same on a level without spring, T = 1: maximum likelihood of an ordinary EBM by short-run chains from noise.
 dsm         Descend  ||y_t - (x_{t+1} + sigma^2 grad f(x_{t+1}, t))||^2 / (2 sigma^2),  sigma = sigma_{t+1}: the normal
             approximation's likelihood, which is denoising score matching of an explicit energy (Eq. 11).
@@ -14,6 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from springwell.conditional import normal_approximation
 from springwell.energy.base import EnergyFunction
 from springwell.noise import Noise
 from springwell.samplers.chains import Chains, run_conditional
@@ -41,6 +45,7 @@ def recovery(
     x_next: Tensor,
     noise: Noise,
     start: Literal["noisy", "data"] = "noisy",
+    x: Tensor | None = None,
 ) -> Outcome:
     """Recovery likelihood, and marginal likelihood where the schedule has no spring.
 
@@ -55,12 +60,23 @@ def recovery(
         x_next: Their noisier observations x_{t+1}.
         noise: For N chains.
         start: Where chains start: ``noisy``, at x_{t+1}, as in the paper; ``data``, at y_t.
+        x: The data ``[N, ...]``. With K = 0, negatives then share the noise of the positives.
     """
-    first = y_t if start == "data" else x_next
-    y_neg, acceptance = run_conditional(chains, energy, schedule, t, x_next, first, noise)
+    if chains.num_steps == 0 and x is not None:
+        y_neg = normal_approximation(energy, schedule, t, x_next, shared_noise(schedule, t, x, y_t, x_next, noise))
+        acceptance = torch.ones(len(t), device=y_t.device)
+    else:
+        first = y_t if start == "data" else x_next
+        y_neg, acceptance = run_conditional(chains, energy, schedule, t, x_next, first, noise)
     f_pos, f_neg = model(torch.cat([y_t, y_neg]), torch.cat([t, t])).chunk(2)
     displacement = (y_neg - x_next).flatten(1).square().mean(-1).sqrt() / schedule.sigma[t + 1].to(x_next.dtype)
     return Outcome(weight[t] * (f_neg - f_pos), f_pos.detach(), f_neg.detach(), displacement, acceptance)
+
+
+def shared_noise(schedule: NoiseSchedule, t: Tensor, x: Tensor, y_t: Tensor, x_next: Tensor, noise: Noise) -> Tensor:
+    """The residual of y_t given x_{t+1} and the data, standard normal and independent of both; fresh where y_t has none."""
+    mean, std = schedule.posterior(x, x_next, t)
+    return torch.where(std > 0, (y_t - mean) / std, noise.normal(*x.shape[1:]))
 
 
 def dsm(model: EnergyFunction, schedule: NoiseSchedule, t: Tensor, y_t: Tensor, x_next: Tensor) -> Outcome:

@@ -45,7 +45,7 @@ def test_normal_approximation_has_its_moments():
     n = 20_000
     energy = GaussianEnergy(SCHEDULE, mean=0.4, variance=0.3)
     t, x_next = torch.zeros(n, dtype=torch.long), torch.full((n, 1), 0.7)
-    y = normal_approximation(energy, SCHEDULE, t, x_next, Noise(0, torch.arange(n)))
+    y = normal_approximation(energy, SCHEDULE, t, x_next, Noise(0, torch.arange(n)).normal(2))
     score = -(0.7 - float(energy.mean[0])) / float(energy.variance[0])
     sigma = float(SCHEDULE.sigma[1])
     check_moments(y, 0.7 + sigma**2 * score, sigma**2)

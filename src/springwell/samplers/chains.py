@@ -50,7 +50,8 @@ def run_conditional(
         noise: For N chains.
     """
     if chains.num_steps == 0:
-        return normal_approximation(energy, schedule, t, x_next, noise), torch.ones(len(t), device=x_next.device)
+        y = normal_approximation(energy, schedule, t, x_next, noise.normal(*x_next.shape[1:]))
+        return y, torch.ones(len(t), device=x_next.device)
     y, acceptance = start, torch.zeros(len(t), device=x_next.device)
     logdensity, step_size = Conditional(energy, schedule, t, x_next), chains.step_size[t]
     piece = STEPS_PER_JUMP if chains.jump_proposals else chains.num_steps

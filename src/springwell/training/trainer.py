@@ -158,7 +158,7 @@ def train(
                         outcome = objectives.dsm(model, schedule, t, y_t, x_next)
                     else:
                         outcome = objectives.recovery(
-                            model, energy, schedule, chains, weight, t, y_t, x_next, noise, sampler.chain_start
+                            model, energy, schedule, chains, weight, t, y_t, x_next, noise, sampler.chain_start, x
                         )
                     accelerator.backward(outcome.loss.sum() / share)
                 sums += _sums(outcome, t, num_levels)
