@@ -126,13 +126,13 @@ PRESETS: dict[str, Config] = {
     "celeba-ladder": _with(
         _LADDER, "celeba", network={"multipliers": _SIZE_64}, training={"batch": 128}, images={"image_size": 64}
     ),
-    "digits-t6": _small(_PAPER, "digits", batch=64, iterations=3000, lr=1e-3, ema=0.99),
-    "digits-t1k": _small(_T1K, "digits", batch=128, iterations=3000, lr=1e-3, ema=0.99),
-    "digits-ladder": _small(_LADDER, "digits", batch=64, iterations=3000),
-    "mnist-t6": _small(_PAPER, "mnist", batch=64, iterations=6000, lr=1e-3),
+    "digits-t6": _small(_PAPER, "digits", batch=64, iterations=1200, lr=1e-3, lr_decay="cosine", ema=0.99),
+    "digits-t1k": _small(_T1K, "digits", batch=128, iterations=2500, lr=2e-3, lr_decay="cosine", ema=0.995),
+    "digits-ladder": _small(_LADDER, "digits", batch=64, iterations=2000, ema=0.995),
+    "mnist-t6": _small(_PAPER, "mnist", batch=64, iterations=6000, lr=1e-3, lr_decay="cosine"),
     "mnist-ladder": _small(_LADDER, "mnist", batch=64, iterations=6000),
     "fashion-mnist-ladder": _small(_LADDER, "fashion-mnist", batch=64, iterations=6000),
-    "fashion-mnist-t1k": _small(_T1K, "fashion-mnist", batch=128, iterations=20_000, lr=1e-3),
+    "fashion-mnist-t1k": _small(_T1K, "fashion-mnist", batch=128, iterations=20_000, lr=2e-3, lr_decay="cosine"),
 }
 
 
