@@ -12,10 +12,10 @@ from tests.exact import GaussianEnergy, MixtureEnergy, check_moments, within
 MEAN, VARIANCE = 0.5, 0.4
 
 
-def run(schedule, energy, steps, n=6000, fraction=0.9, jumps=0):
+def run(schedule, energy, steps, n=6000, fraction=0.9, jumps=0, denoised=False):
     # A well of a Gaussian held by its spring has variance v; steps near v^(1/2) mix in a few iterations.
     variance = 1 / (1 / GaussianEnergy(schedule, MEAN, VARIANCE).variance + schedule.spring_precision)
-    chains = Chains(mala, steps, fraction * variance.sqrt().float(), jumps)
+    chains = Chains(mala, steps, fraction * variance.sqrt().float(), jumps, denoised_start=denoised)
     *_, (t, x, _) = progressive(energy, schedule, chains, (1,), Noise(0, torch.arange(n)))
     assert t == 0
     return x
@@ -36,6 +36,13 @@ def test_gaussian_data_come_back(schedule):
     x = run(schedule, GaussianEnergy(schedule, MEAN, VARIANCE), 25)
     a, sigma = float(schedule.a_cum[0]), float(schedule.sigma_cum[0])
     # x_T is drawn from N(0, I) though it has mean abar_T m; what is left of that after the springs is below 0.02.
+    check_moments(x, a * MEAN, a**2 * VARIANCE + sigma**2, slack=0.02)
+
+
+def test_a_denoised_start_changes_nothing_but_the_way():
+    schedule = NoiseSchedule.log_snr(5)
+    x = run(schedule, GaussianEnergy(schedule, MEAN, VARIANCE), 25, denoised=True)
+    a, sigma = float(schedule.a_cum[0]), float(schedule.sigma_cum[0])
     check_moments(x, a * MEAN, a**2 * VARIANCE + sigma**2, slack=0.02)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from springwell import objectives
-from springwell.conditional import value_and_grad
+from springwell.conditional import normal_approximation, value_and_grad
 from springwell.data import log_density, toy_data
 from springwell.noise import Noise
 from springwell.samplers import Chains, langevin, mala, run_conditional
@@ -237,3 +237,27 @@ def test_shared_noise_leaves_the_gradient_of_k_0_and_takes_its_variance():
     left = share**2 * (spread + sigma**2) + ((1 - share).sqrt() - 1) ** 2 * sigma**2
     assert float(shared.var()) == pytest.approx(float(left), rel=0.05)
     assert float(shared.var()) < 0.05 * float(fresh.var())
+
+
+def test_denoised_start_is_exact_for_one_data_point():
+    """Data at a single point: the start has the law of y_t given x_{t+1} at every hop, and with shared noise is y_t itself."""
+    schedule, n = NoiseSchedule.log_snr(5, 4, -4), 50_000
+    noise = Noise(1, torch.arange(n), dtype=torch.float64)
+    t, x = torch.arange(n) % 5, torch.full((n, 1), 0.6, dtype=torch.float64)
+    y_t, x_next = schedule.pair(x, t, noise)
+    centre, spread = (schedule.scale * schedule.a_cum[:-1] * 0.6)[t, None], (schedule.scale * schedule.sigma_cum[:-1])[t, None]
+
+    def energy(y, t):
+        return -((y - centre) ** 2 / (2 * spread**2)).sum(-1)
+
+    shared = objectives.shared_noise(schedule, t, x, y_t, x_next, noise)
+    torch.testing.assert_close(normal_approximation(energy, schedule, t, x_next, shared, damped=True), y_t)
+    chains = Chains(mala, 1, torch.full((5,), 1e-9))
+    weight = torch.ones(5, dtype=torch.float64)
+    outcome = objectives.recovery(energy_twice(energy), energy, schedule, chains, weight, t, y_t, x_next, noise, "denoised", x)
+    assert float(outcome.loss.abs().max()) < 1e-5
+
+
+def energy_twice(energy):
+    """For positives and negatives in one call."""
+    return lambda y, t: torch.cat([energy(part, t) for part in y.chunk(2)])

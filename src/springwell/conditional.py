@@ -70,8 +70,19 @@ def gradient(logdensity: LogDensity, y: Tensor) -> Tensor:
     return logdensity.grad(y) if isinstance(logdensity, Conditional) else value_and_grad(logdensity, y)[1]
 
 
-def normal_approximation(energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor, eps: Tensor) -> Tensor:
-    """y = x_{t+1} + sigma_{t+1}^2 grad f(x_{t+1}, t) + sigma_{t+1} eps: the conditional for small sigma (Sec. 3.3)."""
+def normal_approximation(
+    energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor, eps: Tensor, damped: bool = False
+) -> Tensor:
+    r"""A Gaussian guess of y_t given x_{t+1}, at noise eps.
+
+        y = x_{t+1} + s sigma_{t+1}^2 grad f(x_{t+1}, t) + sqrt(s) sigma_{t+1} eps
+
+    s = 1 is the conditional for small sigma (Sec. 3.3). ``damped`` takes s = schedule.posterior_share, with which it is exact
+    for a single data point at any sigma: the start for chains on wide hops, where s = 1 overshoots.
+    """
     grad = gradient(at_level(energy, t), x_next)
     sigma = expand(schedule.sigma[t + 1], x_next)
-    return x_next + sigma**2 * grad + sigma * eps
+    if not damped:
+        return x_next + sigma**2 * grad + sigma * eps
+    share = expand(schedule.posterior_share[t], x_next)
+    return x_next + share * sigma**2 * grad + share.sqrt() * sigma * eps

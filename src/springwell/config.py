@@ -89,9 +89,11 @@ class SamplerConfig:
     """For --step-size fraction."""
     target_acceptance: float | None = 0.65
     """Adapt the step size of each level to this acceptance while training (mala). None: keep it fixed."""
-    chain_start: Literal["noisy", "data"] = "data"
-    """Where training chains start. noisy: at x_{t+1}, as in the paper. data: at y_t; the truth is then a fixed point of the
-    updates for every K, and a chain that cannot move gives no gradient instead of a runaway."""
+    chain_start: Literal["noisy", "data", "denoised"] = "data"
+    """Where chains start. noisy: at x_{t+1}, as in the paper. data: at y_t in training (x_{t+1} in generation); the truth is
+    then a fixed point of the updates for every K, and a chain that cannot move gives no gradient instead of a runaway.
+    denoised: at a Gaussian guess of y_t given x_{t+1}, which costs a gradient and leaves less to do for the chain; in
+    training it shares its noise with y_t."""
     noise_scale: float = 1.0
     """Factor on the noise of the Langevin chains in generation (the authors use 0.99)."""
     denoise: bool = False
@@ -231,6 +233,9 @@ class Config:
             if schedule.schedule in ("t6", "marginal") or not schedule.top_spring:
                 missing = f"--schedule {schedule.schedule} has not"
                 raise UserError(f"--objective {what}: needs the spring of every level, which {missing}; use linear or log-snr")
+        if sampler.chain_start == "denoised" and (schedule.schedule in ("t6", "marginal") or not schedule.top_spring):
+            missing = f"which --schedule {schedule.schedule} has not"
+            raise UserError(f"--chain-start denoised: needs the spring of every level, {missing}; use noisy")
         if self.objective == "marginal" and sampler.num_steps == 0:
             raise UserError("--num-steps 0: the marginal objective has no normal approximation; use at least 1")
 
@@ -255,6 +260,7 @@ class Config:
             return 2
         jumps = -(-self.sampler.num_steps // STEPS_PER_JUMP) if self.sampler.jump_proposals else 0
         chain = self.sampler.num_steps + (max(1, jumps) if self.sampler.kernel == "mala" else 0)
+        chain += self.sampler.chain_start == "denoised"
         return chain + jumps * (self.sampler.jump_proposals + 1) + 1
 
 

@@ -2,7 +2,7 @@ r"""Progressive sampling (Gao et al. 2021, Alg. 2).
 
     x_T ~ N(0, I);   for t = T-1 ... 0:  y = K steps at log p(. | x_{t+1}), started at x_{t+1};   x_t = y / scale_t
 
-K = 0 takes one draw from the normal approximation instead.
+K = 0 takes one draw from the normal approximation instead; with ``denoised_start`` chains start at a damped one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.conditional import gradient
+from springwell.conditional import gradient, normal_approximation
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.noise import Noise
 from springwell.samplers.chains import Chains, run_conditional
@@ -49,7 +49,10 @@ def progressive(
     yield Sample(schedule.num_levels, x, acceptance)
     for level in reversed(range(schedule.num_levels)):
         t = torch.full((len(noise),), level, device=x.device)
-        y, acceptance = run_conditional(chains, energy, schedule, t, x, x, noise)
+        first = x
+        if chains.denoised_start and chains.num_steps:
+            first = normal_approximation(energy, schedule, t, x, noise.normal(*event_shape), damped=True)
+        y, acceptance = run_conditional(chains, energy, schedule, t, x, first, noise)
         x = y / schedule.scale[level].to(y.dtype)
         yield Sample(level, x, acceptance)
 

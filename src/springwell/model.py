@@ -143,7 +143,8 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         if noise_scale != 1 and sampler.kernel != "langevin":
             raise UserError(f"noise scale {noise_scale}: a Metropolis test needs 1; this model is sampled by {sampler.kernel}")
         noise = Noise(seed, index.to(self.device), SAMPLING_STREAM, ahead=STEPS_PER_JUMP)
-        chains = Chains(KERNELS[sampler.kernel], num_steps, self.step_size, self.config.effective_sample_jumps, noise_scale)
+        jumps, denoised = self.config.effective_sample_jumps, sampler.chain_start == "denoised"
+        chains = Chains(KERNELS[sampler.kernel], num_steps, self.step_size, jumps, noise_scale, denoised)
         return progressive(self.energy, self.schedule, chains, self.event_shape, noise)
 
     def automatic_batch(self) -> int:

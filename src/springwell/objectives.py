@@ -44,7 +44,7 @@ def recovery(
     y_t: Tensor,
     x_next: Tensor,
     noise: Noise,
-    start: Literal["noisy", "data"] = "noisy",
+    start: Literal["noisy", "data", "denoised"] = "noisy",
     x: Tensor | None = None,
 ) -> Outcome:
     """Recovery likelihood, and marginal likelihood where the schedule has no spring.
@@ -59,14 +59,17 @@ def recovery(
         y_t: Positive samples ``[N, ...]``.
         x_next: Their noisier observations x_{t+1}.
         noise: For N chains.
-        start: Where chains start: ``noisy``, at x_{t+1}, as in the paper; ``data``, at y_t.
-        x: The data ``[N, ...]``. With K = 0, negatives then share the noise of the positives.
+        start: Where chains start: ``noisy``, at x_{t+1}, as in the paper; ``data``, at y_t; ``denoised``, at the damped normal
+            approximation.
+        x: The data ``[N, ...]``. With K = 0 or a denoised start, negatives then share the noise of the positives.
     """
-    if chains.num_steps == 0 and x is not None:
-        y_neg = normal_approximation(energy, schedule, t, x_next, shared_noise(schedule, t, x, y_t, x_next, noise))
-        acceptance = torch.ones(len(t), device=y_t.device)
+    first = y_t if start == "data" else x_next
+    if chains.num_steps == 0 or start == "denoised":
+        shared = noise.normal(*y_t.shape[1:]) if x is None else shared_noise(schedule, t, x, y_t, x_next, noise)
+        first = normal_approximation(energy, schedule, t, x_next, shared, damped=chains.num_steps > 0)
+    if chains.num_steps == 0:
+        y_neg, acceptance = first, torch.ones(len(t), device=y_t.device)
     else:
-        first = y_t if start == "data" else x_next
         y_neg, acceptance = run_conditional(chains, energy, schedule, t, x_next, first, noise)
     f_pos, f_neg = model(torch.cat([y_t, y_neg]), torch.cat([t, t])).chunk(2)
     displacement = (y_neg - x_next).flatten(1).square().mean(-1).sqrt() / schedule.sigma[t + 1].to(x_next.dtype)

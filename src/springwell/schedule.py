@@ -198,11 +198,17 @@ class NoiseSchedule:
         x_next = expand(self.a[t + 1], x) * x_t + expand(self.sigma[t + 1], x) * noise.normal(*x.shape[1:])
         return expand(self.scale[t], x) * x_t, x_next
 
+    @cached_property
+    def posterior_share(self) -> Tensor:
+        """``[T]``: of the way from x_{t+1} to what is known of y_t without it, what the spring gives way;
+        (a sigmabar_t)^2 / ((a sigmabar_t)^2 + sigma_{t+1}^2)."""
+        prior, spring = (self.scale * self.sigma_cum[:-1]) ** 2, self.sigma[1:] ** 2
+        return prior / (prior + spring)
+
     def posterior(self, x: Tensor, x_next: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of y_t given data and x_{t+1}: the product of N(a abar_t x, a^2 sigmabar_t^2) and the
         spring; the standard deviation is 0 where y_t has no noise. Every level must have its spring."""
-        variance_prior, variance_spring = (self.scale * self.sigma_cum[:-1])[t] ** 2, self.sigma[t + 1] ** 2
-        share = expand(variance_prior / (variance_prior + variance_spring), x)
+        share = expand(self.posterior_share[t], x)
         mean = (1 - share) * expand((self.scale * self.a_cum[:-1])[t], x) * x + share * x_next
         return mean, share.sqrt() * expand(self.sigma[t + 1], x)
 

@@ -26,6 +26,7 @@ class Chains:
         step_size: ``[T]``.
         jump_proposals: J of a jump between modes before every fifth step; 0 for none.
         noise_scale: Factor on the Langevin noise; 1 is the correct dynamics.
+        denoised_start: Whether generation starts at the damped normal approximation instead of x_{t+1}.
     """
 
     kernel: Kernel
@@ -33,6 +34,7 @@ class Chains:
     step_size: Tensor
     jump_proposals: int = 0
     noise_scale: float = 1.0
+    denoised_start: bool = False
 
 
 def run_conditional(
