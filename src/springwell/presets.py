@@ -1,7 +1,8 @@
 """The table of presets. A preset is a :class:`Config`; every field can be overridden on the command line.
 
 ``-t6`` and ``-t1k`` are the paper's two settings (Sec. 4 and App. B, with its N, beta_1, batch and iterations), ``-ladder`` is
-the adapted one: equal steps in log-SNR and Metropolis-tested chains whose steps follow their acceptance.
+the adapted one: equal steps in log-SNR and Metropolis-tested chains whose steps follow their acceptance and that start at a
+denoised guess.
 """
 
 from __future__ import annotations
@@ -84,12 +85,12 @@ _LADDER = _with(
     network={"num_blocks": 2, "output_scale": "learned", "base_precision": 1.0},
     sampler={
         "kernel": "mala",
-        "num_steps": 6,
-        "sample_steps": None,
+        "num_steps": 2,
+        "sample_steps": 6,
         "step_size": "fraction",
         "step_fraction": 0.4,
         "target_acceptance": 0.6,
-        "chain_start": "noisy",
+        "chain_start": "denoised",
         "noise_scale": 1.0,
         "denoise": True,
     },
@@ -128,10 +129,10 @@ PRESETS: dict[str, Config] = {
     ),
     "digits-t6": _small(_PAPER, "digits", batch=64, iterations=1200, lr=1e-3, lr_decay="cosine", ema=0.99),
     "digits-t1k": _small(_T1K, "digits", batch=128, iterations=2500, lr=2e-3, lr_decay="cosine", ema=0.995),
-    "digits-ladder": _small(_LADDER, "digits", batch=64, iterations=2000, ema=0.995),
+    "digits-ladder": _small(_LADDER, "digits", batch=32, iterations=4000, ema=0.995),
     "mnist-t6": _small(_PAPER, "mnist", batch=64, iterations=6000, lr=1e-3, lr_decay="cosine"),
-    "mnist-ladder": _small(_LADDER, "mnist", batch=64, iterations=6000),
-    "fashion-mnist-ladder": _small(_LADDER, "fashion-mnist", batch=64, iterations=6000),
+    "mnist-ladder": _small(_LADDER, "mnist", batch=24, iterations=25_000),
+    "fashion-mnist-ladder": _small(_LADDER, "fashion-mnist", batch=24, iterations=25_000),
     "fashion-mnist-t1k": _small(_T1K, "fashion-mnist", batch=128, iterations=20_000, lr=2e-3, lr_decay="cosine"),
 }
 
