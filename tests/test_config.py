@@ -105,3 +105,19 @@ def test_gradient_evaluations_are_what_an_iteration_does():
             config = changed(Config(), "sampler", kernel=kernel, num_steps=steps, jump_proposals=jumps)
             # The loss's one pass has the positives and the negatives; it counts as one evaluation.
             assert sum(rows) // 3 - 1 == config.gradient_evaluations()
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "values", "words"),
+    [
+        ("digits-ladder", "network", {"width": 5}, "--width 5: the level embedding needs an even number"),
+        ("digits-ladder", "schedule", {"schedule": "t6"}, "--chain-start denoised: needs the spring of every level"),
+        ("cifar10-t1k-dsm", "training", {"compile": True}, "--compile"),
+        ("digits-ladder", "network", {"multipliers": ()}, "--multipliers: empty"),
+        ("digits-ladder", "images", {"image_size": 0}, "--image-size 0"),
+    ],
+)
+def test_values_that_images_cannot_have(name, section, values, words):
+    with pytest.raises(UserError) as caught:
+        changed(preset(name), section, **values).validate()
+    assert words in str(caught.value)

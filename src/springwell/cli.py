@@ -365,7 +365,8 @@ def _print_evaluation(result: dict[str, Any]) -> None:
     n = result["num_samples"]
     if "f_gap" in result:
         gap, error = result["f_gap"], result["f_gap_standard_error"]
-        print(f"f gap     {gap:+.2f} +- {error:.2f} nats   mean f at level 0 of {n} held-out images less that of {n} samples")
+        spread = "" if error is None else f"+- {error:.2f} "
+        print(f"f gap     {gap:+.2f} {spread}nats   mean f at level 0 of {n} held-out images less that of {n} samples")
         share = f"{100 * result['outside_samples']:.1f} % of {n} samples, {100 * result['outside_values']:.2f} % of values"
         print(f"outside   {share}, are outside [-{result['outside']}, {result['outside']}]")
         accepted = result["acceptance"]

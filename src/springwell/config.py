@@ -215,6 +215,10 @@ class Config:
             _check("bandwidths", bandwidth, bandwidth > 0, "positive values")
         if not network.bandwidths:
             raise UserError("--bandwidths: empty; give the scales of the random frequencies, for instance 1.5 5")
+        if network.network == "resnet" and (network.width < 4 or network.width % 2):
+            raise UserError(f"--width {network.width}: the level embedding needs an even number; use at least 4")
+        if training.compile and self.objective == "dsm":
+            raise UserError("--compile: torch.compile cannot differentiate twice, as --objective dsm does; leave it out")
         _check("num_blocks", network.num_blocks, 1 <= network.num_blocks <= 100, "1 ... 100")
         _check("unshuffle", network.unshuffle, 1 <= network.unshuffle <= 16, "1 ... 16")
         for multiplier in network.multipliers:

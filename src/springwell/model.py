@@ -125,6 +125,8 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
 
     def f(self, y: Tensor, t: Tensor | int = 0) -> Tensor:
         """The network's f(y, t): +log density of y_t up to a constant, in standardised coordinates."""
+        if tuple(y.shape[1:]) != self.event_shape:
+            raise UserError(f"f: y has shape {list(y.shape)}; needs [N, {', '.join(map(str, self.event_shape))}]")
         if isinstance(t, int):
             if not 0 <= t < self.schedule.num_levels:
                 raise UserError(f"level {t}: out of range; this model has levels 0 ... {self.schedule.num_levels - 1}")
@@ -140,6 +142,8 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         if num_steps < 0 or (num_steps == 0 and not bool(self.schedule.spring.all())):
             raise UserError(f"steps {num_steps}: needs at least 1; only models with every spring can be sampled with 0")
         noise_scale = sampler.noise_scale if noise_scale is None else noise_scale
+        if not 0 <= noise_scale <= 1:
+            raise UserError(f"noise scale {noise_scale}: out of range; use a value in [0, 1]")
         if noise_scale != 1 and sampler.kernel != "langevin":
             raise UserError(f"noise scale {noise_scale}: a Metropolis test needs 1; this model is sampled by {sampler.kernel}")
         noise = Noise(seed, index.to(self.device), SAMPLING_STREAM, ahead=STEPS_PER_JUMP)
@@ -168,7 +172,7 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
 
             y = torch.zeros(rows, *self.event_shape, device=self.device, requires_grad=True)
             f = at_level(self.energy, torch.zeros(rows, dtype=torch.long, device=self.device))
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 f(y)
             return sum(sizes.values())
 
@@ -203,7 +207,7 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         while start < num:
             wanted = min(batch, num - start)
             # Products and convolutions of very few rows take another path, with other rounding; a full tile does not.
-            rows = max(batch, MIN_ROWS) if len(self.event_shape) == 1 else max(wanted, min(batch, MIN_IMAGES))
+            rows = max(batch, MIN_ROWS) if len(self.event_shape) == 1 else max(wanted, MIN_IMAGES)
             try:
                 x = self._sample_batch(start, rows, wanted, seed, num_steps, noise_scale, watch)
             except RuntimeError as error:
@@ -214,6 +218,8 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
             yield x
             start += wanted
 
+    # Chains differentiate f, which a caller's inference mode would forbid.
+    @torch.inference_mode(False)
     def _sample_batch(
         self,
         start: int,
@@ -273,9 +279,9 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
 
     def log_density(self, x: Tensor) -> Tensor:
         r"""Log-density ``[N]`` (nats, float64) of the data after the schedule's initial noise, at ``x`` ``[N, 2]``."""
-        if x.ndim != 2 or tuple(x.shape[1:]) != self.event_shape:
-            raise UserError(f"log_density: x has shape {list(x.shape)}; needs [N, {', '.join(map(str, self.event_shape))}]")
         log_z = self.normaliser().log_z
+        if tuple(x.shape[1:]) != self.event_shape:
+            raise UserError(f"log_density: x has shape {list(x.shape)}; needs [N, {', '.join(map(str, self.event_shape))}]")
         u = (x.to(self.shift) - self.shift) / self.scale
         return self._unnormalised(u) - log_z - self.scale.double().log().sum()
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -58,7 +59,7 @@ def test_parts_of_a_batch_add_up(tmp_path):
 def test_two_processes_give_the_result_of_one(tmp_path):
     options = [
         "--iterations", "5", "--batch", "24", "--num-levels", "3", "--width", "8", "--num-blocks", "1", "--num-steps", "2",
-        "--sample-steps", "1", "--preview-every", "0", "--device", "cpu", "--threads", "1", "--json", "--out",
+        "--sample-steps", "1", "--preview-every", "0", "--threads", "1", "--json", "--out",
     ]  # fmt: skip
     one = [sys.executable, "-m", "springwell", "train", "digits-ladder", *options, "one"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -81,6 +82,36 @@ def test_bfloat16_trains_close_to_float32(tmp_path):
     assert torch.isfinite(moved["bf16"]).all()
     assert not torch.equal(moved["bf16"], moved["fp32"])
     assert torch.cosine_similarity(moved["bf16"], moved["fp32"], dim=0) > 0.8
+
+
+def test_changed_images_are_noticed(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "x.npz", images=rng.integers(0, 256, (40, 8, 8), dtype=np.uint8))
+    config = replace(tiny_digits(), data=f"npz:{tmp_path / 'x.npz'}")
+    train(config, tmp_path / "run", "cpu", Silent(), stop_after=6)
+    before = {p: p.read_bytes() for p in (tmp_path / "run" / "checkpoints").iterdir()}
+    np.savez(tmp_path / "x.npz", images=rng.integers(0, 256, (40, 8, 8), dtype=np.uint8))
+    with pytest.raises(UserError, match="data are not what they were"):
+        train(config, tmp_path / "run", "cpu", Silent())
+    assert {p: p.read_bytes() for p in (tmp_path / "run" / "checkpoints").iterdir()} == before
+
+
+def test_a_new_checkpoint_survives_bad_ones_of_later_iterations(tmp_path):
+    config = tiny_digits(checkpoint_every=4, keep=2)
+    train(config, tmp_path / "run", "cpu", Silent(), stop_after=9)
+    for path in (tmp_path / "run" / "checkpoints").glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:100])
+    for expected in (5, 10):
+        result = train(config, tmp_path / "run", "cpu", Silent(), stop_after=5)
+        assert result.iteration == expected
+
+
+def test_a_failing_preview_does_not_end_training(tmp_path):
+    def preview(model, path):
+        raise OSError("no room")
+
+    result = train(tiny_digits(preview_every=5), tmp_path / "run", "cpu", Silent(), preview)
+    assert result.status == "finished"
 
 
 def test_half_precision_needs_an_accelerator(tmp_path):
@@ -116,7 +147,8 @@ def test_the_moving_average_is_saved_with_its_own_spectral_norms(tmp_path):
     ],
 )
 def test_every_objective_trains_the_image_network(tmp_path, objective, schedule, num_steps):
-    config = changed(changed(tiny_digits(iterations=4), "schedule", **schedule), "sampler", num_steps=num_steps)
+    config = changed(tiny_digits(iterations=4), "schedule", **schedule)
+    config = changed(config, "sampler", num_steps=num_steps, chain_start="noisy")
     result = train(replace(config, objective=objective), tmp_path / "run", "cpu", Silent())
     assert result.status == "finished"
     before = build_energy(config, build_schedule(config), (1, 8, 8)).state_dict()

@@ -173,8 +173,10 @@ def _as_bytes(arrays: dict[str, np.ndarray], say: Callable[[str], None]) -> list
     low, high = (float(f([f(array) for array in arrays.values()])) for f in (np.min, np.max))
     span = f"values from {low:.4g} to {high:.4g}"
     if all(array.dtype.kind in "ui" for array in arrays.values()):
-        if low < 0 or not 1 < high <= 255:
+        if low < 0 or high > 255:
             raise UnusableDataError(f"{span}; integers must be grey values 0 ... 255")
+        if high <= 1:
+            raise UnusableDataError(f"{span}; integers are grey values 0 ... 255, so these would all be black: multiply by 255")
         return [np.ascontiguousarray(array, dtype=np.uint8) for array in arrays.values()]
     if not (low >= -1 and high <= 1):
         raise UnusableDataError(f"{span}; floats must be in [0, 1] or in [-1, 1], or save bytes (uint8)")

@@ -37,6 +37,7 @@ class DataSource:
         scale: ``[*event_shape]``.
         toy: The exact density, where there is one.
         num_held_out: How many held-out points there are; None if without end.
+        fingerprint: Of the training data, by which a resumed run notices that they are others; 0 where nothing can change.
     """
 
     event_shape: tuple[int, ...]
@@ -46,6 +47,7 @@ class DataSource:
     scale: Tensor
     toy: ToyData | None = None
     num_held_out: int | None = None
+    fingerprint: int = 0
 
 
 def open_data(spec: str, images: ImageConfig | None = None, reporter: Reporter | None = None) -> DataSource:

@@ -74,7 +74,7 @@ def evaluate_images(
         "f_data": float(f_data.mean()),
         "f_samples": float(f_samples.mean()),
         "f_gap": float(f_data.mean() - f_samples.mean()),
-        "f_gap_standard_error": math.sqrt(float(f_data.var() + f_samples.var()) / num),
+        "f_gap_standard_error": math.sqrt(float(f_data.var() + f_samples.var()) / num) if num > 1 else None,
         "outside": LIMIT,
         "outside_samples": float(outside.any(1).double().mean()),
         "outside_values": float(outside.double().mean()),

@@ -43,7 +43,7 @@ def jump(
     eps = noise.normal(num_proposals, *event).transpose(0, 1)
     candidates = torch.cat([y[None], x_next + expand(schedule.sigma[t + 1], x_next) * eps])
     f = at_level(energy, t.repeat(num_proposals + 1))(candidates.flatten(0, 1)).view(num_proposals + 1, -1)
-    f[1:, ~schedule.spring[t]] = -torch.inf
+    f[1:].masked_fill_(~schedule.spring[t], -torch.inf)
     # A candidate where f is nan is never taken; argmax over Gumbel-perturbed weights draws from their softmax.
     gumbel = -torch.log(-torch.log(noise.uniform(num_proposals + 1).T))
     chosen = (f.nan_to_num(nan=-torch.inf) + gumbel).argmax(0)

@@ -70,7 +70,8 @@ def save_checkpoint(folder: Path, tensors: dict[str, Tensor], iteration: int, ke
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"checkpoint-{iteration:08d}.safetensors"
     save_tensors(path, tensors, iteration)
-    kept = {p.stem for p in _records(folder)[:keep]}
+    # A checkpoint of a later iteration that could not be read must not cost the one just written.
+    kept = {path.stem, *[p.stem for p in _records(folder)[:keep]]}
     for old in folder.glob("*checkpoint-*"):
         if old.name.startswith(".") or old.stem not in kept:
             old.unlink(missing_ok=True)

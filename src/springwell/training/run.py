@@ -152,7 +152,7 @@ def find(source: Path | str) -> Path:
     name = str(source)
     if name in zoo.names() and not Run(source).config_path.exists():
         return zoo.folder(name)
-    if Path(source).is_dir():
+    if name and Path(source).is_dir():
         return Path(source)
     if match_id := HUB_ID.fullmatch(name):
         return download(*match_id.groups())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import signal
 import threading
 import time
@@ -116,7 +117,7 @@ def train(
 
     state = {f"model.{name}": tensor for name, tensor in model_tensors(average, step_size, shift, scale).items()}
     state |= {f"current.{name}": tensor for name, tensor in energy.state_dict().items()}
-    state |= _optimizer_tensors(adam, energy) | {"statistics": statistics}
+    state |= _optimizer_tensors(adam, energy) | {"statistics": statistics, "data": torch.tensor(data.fingerprint)}
     iteration = start = _restore(state, run, reporter) if run.checkpoints.exists() else 0
     last = c.iterations if stop_after is None else min(c.iterations, start + stop_after)
 
@@ -187,7 +188,10 @@ def train(
             if preview and main and c.preview_every and iteration % c.preview_every == 0:
                 run.previews.mkdir(exist_ok=True)
                 model_now = Model(config, schedule, average, step_size, shift, scale, iteration)
-                preview(model_now, run.previews / f"{iteration:08d}.png")
+                try:
+                    preview(model_now, run.previews / f"{iteration:08d}.png")
+                except (DivergenceError, OSError) as error:
+                    reporter.warn(f"no preview of iteration {iteration}: {error}")
         if iteration < last:
             save()
     if iteration >= c.iterations and main:
@@ -213,12 +217,18 @@ def _in_time(draw: Callable[[int], Batch], start: int, end: int, prefetch: bool)
 def make_accelerator(device: str, precision: str = "fp32") -> Accelerator:
     """The accelerator for ``--device``: auto takes the best there is."""
     # Apple's GPU has no float64, in which schedules and statistics are kept.
-    cpu = device == "cpu" or (device == "auto" and torch.backends.mps.is_available())
+    usable = torch.accelerator.is_available() and not torch.backends.mps.is_available()
+    cpu = device == "cpu" or (device == "auto" and not usable)
+    if precision == "fp16" and cpu:
+        raise UserError("--precision fp16: needs an accelerator; use bf16 or fp32 on the CPU")
     try:
         # The network casts by itself, in chains as in the loss; fp16 needs accelerate for the scaling of the loss.
         accelerator = Accelerator(cpu=cpu, mixed_precision="fp16" if precision == "fp16" else "no")
     except ValueError as error:
         raise UserError(f"--precision {precision}: not available here ({str(error).splitlines()[0]}); use fp32") from None
+    if accelerator.num_processes != (launched := int(os.environ.get("WORLD_SIZE", "1"))):
+        what = f"{launched} processes were launched, but --device {device} makes {accelerator.num_processes} of them"
+        raise UserError(f"{what}; use --device cpu")
     found = accelerator.device.type
     if device not in ("auto", found):
         raise UserError(f"--device {device}: not available here; use auto{'' if found == 'cpu' else f', {found}'} or cpu")
@@ -290,12 +300,10 @@ def _optimizer_tensors(adam: torch.optim.Adam, energy: torch.nn.Module) -> dict[
 def _restore(state: dict[str, Tensor], run: Run, reporter: Reporter) -> int:
     """Copies the newest good checkpoint into ``state`` and returns its iteration; 0 if there is none."""
     for checkpoint in good_checkpoints(run.checkpoints, reporter.warn):
-        for name in ("model.shift", "model.scale"):
+        for name in ("model.shift", "model.scale", "data"):
             known = checkpoint.tensors.get(name)
             if known is not None and not torch.equal(known, state[name].cpu()):
-                raise UserError(
-                    f"{run.path}: its data are not what they were (other mean or spread); restore them or choose another --out"
-                )
+                raise UserError(f"{run.path}: its data are not what they were; restore them or choose another --out")
         try:
             match(checkpoint.tensors, state, checkpoint.path.name)
         except UserError as error:
