@@ -200,7 +200,7 @@ def test_npz_round_trip(tmp_path, arrays, expected):
         ({"x": BYTES[:5]}, "'x' holds 5 images; needs at least 10"),
         ({"x": BYTES * 2.0}, "floats must be in"),
         ({"x": np.full((20, 4, 4), np.nan)}, "values from nan to nan"),
-        ({"x": GREY.astype(int) + 3}, "multiply by 255"),
+        ({"x": GREY.astype(int) + 3}, "integers must be grey values"),
         ({"x": GREY // 255}, "multiply by 255"),
         ({"x": np.zeros((20, 3, 8, 3), np.uint8)}, r"could be \[N, C, H, W\] or \[N, H, W, C\]"),
         ({"x": np.zeros((20, 8, 8, 4), np.uint8)}, "has neither 1 nor 3 channels"),
