@@ -11,6 +11,8 @@ import time
 import numpy as np
 import pytest
 
+from tests.data.published import photographs, write_folder
+
 TINY = (
     "--iterations", "12", "--batch", "32", "--width", "8", "--num-features", "8", "--num-steps", "2", "--sample-steps", "3",
     "--log-every", "4", "--checkpoint-every", "5", "--preview-every", "10", "--device", "cpu", "--threads", "1",
@@ -278,3 +280,18 @@ def test_errors_are_one_line_on_a_terminal_too(tmp_path):
     assert "--lr" in said
     assert "\x1b" not in said
     assert "──" not in said
+
+
+def test_dry_run_on_a_folder_decodes_one_image_and_writes_nothing(springwell, tmp_path):
+    write_folder(tmp_path / "photographs", photographs(12, 24, 20))
+    options = ("--data", "folder:photographs", "--image-size", 16, "--data-root", tmp_path / "root", "--width", 8)
+    result = springwell("train", "digits-ladder", *options, "--dry-run", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["parameters"] > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photographs"]
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path):
+    command = f"{sys.executable} -m springwell presets --json | head -c 5; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, '{"com', "")

@@ -527,6 +527,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result, code = {"error": str(error)}, 1
     except InterruptionError as error:
         result, code = {"error": str(error)}, 130
+    except BrokenPipeError:
+        result, code = {}, 0
     except OSError as error:
         result, code = {"error": f"{error.filename or 'file system'}: {error.strerror or error}"}, 2
     except KeyboardInterrupt:
@@ -538,6 +540,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result, code = {"error": f"unexpected {what} (SPRINGWELL_DEBUG=1 shows where)"}, 1
     if "error" in result and _is_main_process():
         print(f"springwell: {result['error']}", file=sys.stderr)
-    if as_json and _is_main_process():
-        print(json.dumps({"command": arguments[0] if arguments else "", **result}))
+    try:
+        if as_json and _is_main_process():
+            print(json.dumps({"command": arguments[0] if arguments else "", **result}))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read stdout has enough, as `head` does. Python would complain once more when it closes the pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

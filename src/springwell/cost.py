@@ -51,8 +51,9 @@ def event_shape(config: Config) -> tuple[int, ...]:
         size = config.images.image_size or size
         return (channels, size, size)
     from springwell.data import open_data
+    from springwell.data.images import image_shape
 
-    return open_data(config.data, config.images).event_shape
+    return image_shape(config.data, config.images) or open_data(config.data, config.images).event_shape
 
 
 def estimate(config: Config) -> Cost:

@@ -86,16 +86,18 @@ def folder(path: Path, size: int | None) -> Encoded:
         raise UnusableDataError(
             "no such folder" if not path.exists() else "is not a folder; use zip:PATH or npz:PATH for files"
         )
-    names: list[tuple[str, int]] = []
+    names: list[tuple[str, str]] = []
     for where, folders, files in os.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:
             if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
                 file = Path(where) / name
                 try:
-                    names.append((file.relative_to(path).as_posix(), file.stat().st_size))
+                    found = file.stat()
+                    state = f"{found.st_size} {found.st_mtime_ns}"
                 except OSError:
-                    names.append((file.relative_to(path).as_posix(), -1))
+                    state = "unreadable"
+                names.append((file.relative_to(path).as_posix(), state))
     names.sort()
     train, test = _by_name([name for name, _ in names])
     container = Container("files")
@@ -103,7 +105,7 @@ def folder(path: Path, size: int | None) -> Encoded:
         _listed(container, [(name, str(path / name)) for name in train]),
         _listed(container, [(name, str(path / name)) for name in test]),
         Rule(size),
-        _fingerprint(f"{name} {length}" for name, length in names),
+        _fingerprint(f"{name} {state}" for name, state in names),
     )
 
 

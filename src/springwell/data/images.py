@@ -35,7 +35,7 @@ from springwell.config import ImageConfig
 from springwell.data import collect, formats
 from springwell.data.decode import resize_rows
 from springwell.data.formats import Arrays, UnusableDataError
-from springwell.data.prepare import Request, is_prepared, open_prepared, prepare
+from springwell.data.prepare import Request, is_prepared, open_prepared, prepare, with_shape
 from springwell.data.source import IMAGE_CHOICES, DataSource
 from springwell.errors import InterruptionError, UserError
 from springwell.noise import Noise
@@ -158,6 +158,19 @@ def _find(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays | collec
     else:
         return None
     return Arrays(resize_rows(arrays.train, size), resize_rows(arrays.test, size))
+
+
+def image_shape(spec: str, images: ImageConfig) -> tuple[int, ...] | None:
+    """Shape of one image of ``--data spec``; of sets that have to be decoded, only one is. None if it names no images."""
+    try:
+        if (path := _prepared_path(spec)) is not None:
+            return tuple(open_prepared(path)[0].train.shape[1:])
+        found = _find(spec, images, Silent())
+        if found is None:
+            return None
+        return tuple(with_shape(found).shape or ()) if isinstance(found, collect.Encoded) else tuple(found.train.shape[1:])
+    except UnusableDataError as error:
+        raise UserError(f"--data {spec}: {error}") from None
 
 
 def _from_cache(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays:

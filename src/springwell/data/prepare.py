@@ -122,7 +122,7 @@ def prepare(request: Request, data: Arrays | Encoded, reporter: Reporter) -> dic
         if is_prepared(out):
             return _verified(out, reporter)
         if isinstance(data, Encoded):
-            data = replace(data, rule=_with_shape(data))
+            data = replace(data, rule=with_shape(data))
         parts.mkdir(parents=True, exist_ok=True)
         with _alone(out, reporter):
             # Another process may have prepared it while this one waited.
@@ -212,7 +212,7 @@ def _alone(out: Path, reporter: Reporter) -> Iterator[None]:
         os.close(handle)
 
 
-def _with_shape(data: Encoded) -> Rule:
+def with_shape(data: Encoded) -> Rule:
     """The rule with the shape of the first readable image, which all others are brought to."""
     first = None
     try:
