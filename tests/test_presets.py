@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from springwell.cost import estimate
@@ -51,7 +52,7 @@ def test_every_preset_is_valid_and_has_a_cost(name):
 def published(tmp_path_factory):
     """A data root with a few generated images in the formats of the publishers."""
     root = tmp_path_factory.mktemp("data")
-    rows = photographs(24, 32, 32).transpose(0, 3, 1, 2)
+    rows = np.resize(photographs(24, 32, 32).transpose(0, 3, 1, 2), (10_000, 3, 32, 32))
     (root / "cifar-10-batches-bin").mkdir()
     for name in [*[f"data_batch_{i}" for i in range(1, 6)], "test_batch"]:
         (root / "cifar-10-batches-bin" / f"{name}.bin").write_bytes(cifar_binary(rows))

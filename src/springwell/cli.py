@@ -165,8 +165,9 @@ class Context:
         self.set_threads()
         name = self.common.device
         if name == "auto":
-            found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-            return "cpu" if found is None or found.type == "mps" else found.type
+            from springwell.devices import automatic_device
+
+            return automatic_device()
         try:
             float(torch.zeros(1, dtype=torch.float64, device=name))
         except (RuntimeError, AssertionError, TypeError, NotImplementedError):

@@ -1,7 +1,7 @@
 r"""What a run costs, before it is run: parameters, floating-point operations and memory.
 
 Everything is counted on tensors without storage (torch's ``meta`` device), so the paper's largest presets take a second here.
-A multiplication with its addition counts as two operations; elementwise operations are left out (they are under 2 %).
+A multiplication with its addition counts as two operations; elementwise operations are left out.
 
     chain    K gradients with respect to y: each a forward pass and a backward pass to the input
     loss     forward and backward pass, to the weights, of positives and negatives together
@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from springwell.conditional import gradient
 from springwell.config import Config
+from springwell.devices import kept_tensors
 from springwell.energy import ScaledEnergy, at_level
 from springwell.model import build_energy, build_schedule
 
@@ -31,12 +32,14 @@ class Cost:
     """Of one training iteration, unless it says otherwise.
 
     Attributes:
+        event_shape: Of one sample.
         parameters: Trained numbers.
         gradient_flops: Operations of one gradient of f with respect to y, for one sample.
         iteration_flops: Operations of one iteration, whole batch.
         memory_bytes: Estimated peak of one process that holds the whole batch (divided by ``accumulate``).
     """
 
+    event_shape: tuple[int, ...]
     parameters: int
     gradient_flops: int
     iteration_flops: int
@@ -76,31 +79,22 @@ def estimate(config: Config) -> Cost:
         per_sample = loss.get_total_flops() + evaluations * chain.get_total_flops()
     held = config.training.batch // config.training.accumulate
     memory = 4 * (5 * parameters + math.prod(shape) * held * 8) + kept * held
-    return Cost(parameters, chain.get_total_flops(), per_sample * config.training.batch, memory)
+    return Cost(shape, parameters, chain.get_total_flops(), per_sample * config.training.batch, memory)
 
 
 def _loss(energy: ScaledEnergy, y: Tensor, t: Tensor) -> int:
     """Runs the loss of one positive and one negative, and returns the bytes that it keeps for its backward pass."""
-    kept: dict[int, Tensor] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        if tensor.ndim == 4 and len(tensor) == 2:
-            kept[tensor.untyped_storage()._cdata] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = energy(torch.cat([y, y]), torch.cat([t, t])).sum()
-    loss.backward()
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    kept = kept_tensors(lambda: energy(torch.cat([y, y]), torch.cat([t, t])).sum().backward())
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept if tensor.ndim == 4 and len(tensor) == 2)
 
 
 def seconds_per_iteration(config: Config, cost: Cost, device: str) -> tuple[float, str]:
     """Time of one iteration, and in words where it comes from: gradients of a few samples, scaled by their operations."""
     schedule = build_schedule(config).to(device)
-    shape, num = event_shape(config), min(config.training.batch, max(4, int(2e10 / cost.gradient_flops)))
-    energy = build_energy(config, schedule, shape).to(device)
+    num = min(config.training.batch, max(4, int(2e10 / cost.gradient_flops)))
+    energy = build_energy(config, schedule, cost.event_shape).to(device)
     level = at_level(energy, torch.arange(num, device=device) % schedule.num_levels)
-    y = torch.zeros(num, *shape, device=device)
+    y = torch.zeros(num, *cost.event_shape, device=device)
     best = math.inf
     for _ in range(3):
         began = time.perf_counter()

@@ -16,6 +16,7 @@ from huggingface_hub import ModelHubMixin
 from torch import Tensor
 
 from springwell.config import STEPS_PER_JUMP, Config
+from springwell.devices import free_memory, kept_tensors
 from springwell.energy import EnergyResNet, FourierMLP, ScaledEnergy
 from springwell.energy.base import at_level
 from springwell.errors import DivergenceError, UserError
@@ -155,8 +156,8 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         """How many chains run side by side if nobody says: as many as fit in half the memory that is free."""
         if len(self.event_shape) == 1:
             return VECTOR_BATCH
-        mem_get_info = getattr(torch.get_device_module(self.device), "mem_get_info", None)
-        memory = mem_get_info(self.device)[0] // 2 if mem_get_info else CPU_MEMORY
+        free = free_memory(self.device)
+        memory = CPU_MEMORY if free is None else free // 2
         fit = max(1, memory // (2 * self._bytes_per_chain()))
         return min(fit, CPU_IMAGE_BATCH) if self.device.type == "cpu" else fit
 
@@ -164,17 +165,9 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         """What the gradient of f at one more sample keeps in memory."""
 
         def kept(rows: int) -> int:
-            sizes: dict[int, int] = {}
-
-            def pack(tensor: Tensor) -> Tensor:
-                sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-                return tensor
-
             y = torch.zeros(rows, *self.event_shape, device=self.device, requires_grad=True)
             f = at_level(self.energy, torch.zeros(rows, dtype=torch.long, device=self.device))
-            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-                f(y)
-            return sum(sizes.values())
+            return sum(tensor.untyped_storage().nbytes() for tensor in kept_tensors(lambda: f(y)))
 
         return max(1, kept(2) - kept(1))
 

@@ -60,7 +60,7 @@ class Encoded:
         train: For training.
         test: Held out.
         rule: What is done to every image.
-        fingerprint: Of the names and sizes of the images; it tells whether the set has changed.
+        fingerprint: Of the names, sizes and times of the images, as far as they are known; it tells whether the set changed.
     """
 
     train: Split

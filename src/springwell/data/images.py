@@ -37,6 +37,7 @@ from springwell.data.decode import resize_rows
 from springwell.data.formats import Arrays, UnusableDataError
 from springwell.data.prepare import Request, is_prepared, open_prepared, prepare, with_shape
 from springwell.data.source import IMAGE_CHOICES, DataSource
+from springwell.devices import free_memory
 from springwell.errors import InterruptionError, UserError
 from springwell.noise import Noise
 from springwell.progress import Reporter, Silent
@@ -258,13 +259,7 @@ class _Rows:
             return torch.from_numpy(self.rows[index.numpy()])
         with self._lock:
             if device not in self._resident:
-                fits = self.rows.nbytes < _free_memory(device) / 4
+                fits = self.rows.nbytes < (free_memory(device) or 0) / 4
                 self._resident[device] = torch.from_numpy(np.array(self.rows)).to(device) if fits else None
         resident = self._resident[device]
         return torch.from_numpy(self.rows[index.cpu().numpy()]).to(device) if resident is None else resident[index]
-
-
-def _free_memory(device: torch.device) -> int:
-    """Bytes; 0 where the backend does not tell."""
-    query = getattr(getattr(torch, device.type, None), "mem_get_info", None)
-    return 0 if query is None else int(query(device)[0])

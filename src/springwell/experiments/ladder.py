@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
     numbers: dict[str, Any] = {"data": data, "seed": seed, "scale": scale, "num_samples": len(held_out)}
     panels = {"held-out data": held_out}
     for name, config in configs.items():
-        model = trained(config, out / "runs" / f"{data}-{name.replace(' ', '-').replace(chr(39), '')}", device, reporter)
+        model = trained(config, out / "runs" / re.sub(r"\W+", "-", f"{data}-{name}"), device, reporter)
         panels[name] = x = model.sample(len(held_out), seed=seed)
         mmd2, null = mmd(x.flatten(1), held_out.flatten(1), seed=seed)
         numbers[name] = {

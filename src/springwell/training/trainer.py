@@ -29,6 +29,7 @@ from torch import Tensor
 from springwell import objectives
 from springwell.config import Config
 from springwell.data.source import open_data
+from springwell.devices import automatic_device
 from springwell.energy import EnergyResNet
 from springwell.errors import DivergenceError, UserError
 from springwell.model import Model, build_energy, build_schedule, initial_step_size
@@ -216,9 +217,7 @@ def _in_time(draw: Callable[[int], Batch], start: int, end: int, prefetch: bool)
 
 def make_accelerator(device: str, precision: str = "fp32") -> Accelerator:
     """The accelerator for ``--device``: auto takes the best there is."""
-    # Apple's GPU has no float64, in which schedules and statistics are kept.
-    usable = torch.accelerator.is_available() and not torch.backends.mps.is_available()
-    cpu = device == "cpu" or (device == "auto" and not usable)
+    cpu = device == "cpu" or (device == "auto" and automatic_device() == "cpu")
     if precision == "fp16" and cpu:
         raise UserError("--precision fp16: needs an accelerator; use bf16 or fp32 on the CPU")
     try:

@@ -1,0 +1,33 @@
+"""What is asked of devices: which one to take, how much memory it has left, what a computation keeps in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def automatic_device() -> str:
+    """The accelerator, if there is one with float64, in which schedules and statistics are kept (Apple's has none)."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return "cpu" if found is None or found.type == "mps" else found.type
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes; None where the backend does not tell, as the CPU's."""
+    query = getattr(torch.get_device_module(device), "mem_get_info", None)
+    return None if query is None else int(query(device)[0])
+
+
+def kept_tensors(compute: Callable[[], object]) -> list[Tensor]:
+    """What ``compute`` keeps for its backward pass, one tensor for each piece of memory."""
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        compute()
+    return list(kept.values())
