@@ -196,6 +196,7 @@ def test_bad_input_to_a_run(springwell, finished, tmp_path):
         (["train", "two_moons", *TINY, "--lr", "0.5", "--out", run], "--lr 0.01, not 0.5"),
         (["train", "rings", *TINY, "--out", run], "--data two_moons, not rings"),
         (["sample", run, "--num", "0"], "--num 0"),
+        (["sample", run, "--num", 10**15, "--out", "x.npy"], "out of memory"),
         (["sample", run, "--out", "x.jpeg"], "unknown kind '.jpeg'; use .npy"),
         (["sample", run, "--noise-scale", "0.5"], "a Metropolis test needs 1"),
         (["evaluate", run, "--num", "3"], "--num 3: out of range"),
@@ -236,7 +237,7 @@ def test_divergence_is_exit_code_1(springwell):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("name", ["fig2", "fig3"])
+@pytest.mark.parametrize("name", ["fig2", "fig3", "ladder"])
 def test_figures_are_drawn_with_their_numbers(springwell, tmp_path, name):
     """At a hundredth of the iterations: the picture, the numbers beside it, and reuse of the runs by a second call."""
     arguments = ("reproduce", name, "--scale", "0.01", "--device", "cpu", "--threads", "1", "--json")
@@ -250,6 +251,9 @@ def test_figures_are_drawn_with_their_numbers(springwell, tmp_path, name):
             recovery, marginal = rows["recovery"]["gradient_evaluations"], rows["marginal"]["gradient_evaluations"]
             # Equal up to the rounding of the number of iterations.
             assert abs(recovery - marginal) <= 31
+    elif name == "ladder":
+        ladder, rule = (numbers[kind]["gradient_evaluations"] for kind in ("ladder", "authors' rule"))
+        assert abs(ladder - rule) <= 31
     else:
         assert [level["t"] for level in numbers["levels"]] == [4, 3, 2, 1, 0]
     models = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("model.safetensors")}

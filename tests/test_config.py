@@ -37,6 +37,9 @@ def test_presets_are_valid_and_survive_json(name):
         ("training", {"seed": -1}, "--seed -1"),
         ("network", {"width": 0}, "--width 0"),
         ("network", {"bandwidths": (0.0,)}, "--bandwidths 0.0"),
+        ("network", {"base_precision": 1e308}, "--base-precision 1e.308"),
+        ("training", {"precision": "bf16"}, "--precision bf16: for --network resnet"),
+        ("training", {"compile": True}, "--compile: for --network resnet"),
     ],
 )
 def test_values_out_of_range_are_named(section, values, words):

@@ -532,6 +532,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result, code = {}, 0
     except OSError as error:
         result, code = {"error": f"{error.filename or 'file system'}: {error.strerror or error}"}, 2
+    except MemoryError as error:
+        result, code = {"error": f"out of memory ({error}); use a smaller --num, --batch or --image-size"}, 2
     except KeyboardInterrupt:
         result, code = {"error": "interrupted"}, 130
     except Exception as error:

@@ -210,13 +210,16 @@ class Config:
         _check("width", network.width, 1 <= network.width <= 100_000, "1 ... 100000")
         _check("depth", network.depth, 1 <= network.depth <= 1000, "1 ... 1000")
         _check("num_features", network.num_features, 1 <= network.num_features <= 100_000, "1 ... 100000")
-        _check("base_precision", network.base_precision, network.base_precision >= 0, "at least 0")
+        _check("base_precision", network.base_precision, 0 <= network.base_precision <= 1e6, "a value in [0, 1e6]")
         for bandwidth in network.bandwidths:
             _check("bandwidths", bandwidth, bandwidth > 0, "positive values")
         if not network.bandwidths:
             raise UserError("--bandwidths: empty; give the scales of the random frequencies, for instance 1.5 5")
         if network.network == "resnet" and (network.width < 4 or network.width % 2):
             raise UserError(f"--width {network.width}: the level embedding needs an even number; use at least 4")
+        if network.network == "mlp" and (training.compile or training.precision != "fp32"):
+            option = "--compile" if training.compile else f"--precision {training.precision}"
+            raise UserError(f"{option}: for --network resnet; leave it out for mlp")
         if training.compile and self.objective == "dsm":
             raise UserError("--compile: torch.compile cannot differentiate twice, as --objective dsm does; leave it out")
         _check("num_blocks", network.num_blocks, 1 <= network.num_blocks <= 100, "1 ... 100")

@@ -220,6 +220,8 @@ def test_open_data_prepares_once(tmp_path, monkeypatch):
     (tmp_path / "set" / "0000.png").unlink()
     open_data(f"folder:{tmp_path / 'set'}", images, Listener())
     assert "the images have changed" in heard[0]
+    (tmp_path / "set").rename(tmp_path / "gone")
+    assert open_data(f"folder:{tmp_path / 'set'}", images).event_shape == (3, 8, 8)
     with pytest.raises(UserError, match="was prepared at 8 x 8 pixels, not --image-size 16; prepare it again"):
         open_data(f"prepared:{cache}", ImageConfig(image_size=16))
 

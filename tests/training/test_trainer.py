@@ -1,5 +1,6 @@
 """The loop: resumption to the bit, the moving average, objectives, divergence, and what is written."""
 
+import errno
 import json
 import math
 import subprocess
@@ -341,3 +342,41 @@ def test_few_samples_do_not_prove_divergence(tmp_path):
     """One stuck chain of a level's single sample is chance, not collapse."""
     config = tiny(iterations=60, batch=4, log_every=1)
     assert train(config, tmp_path / "run", "cpu").status == "finished"
+
+
+def test_two_trainings_do_not_share_a_directory(tmp_path):
+    train(tiny(), tmp_path / "run", "cpu", stop_after=10)
+    with (
+        Run(tmp_path / "run").alone(print),
+        pytest.raises(UserError, match="another process is training it; wait for that, or choose another --out"),
+    ):
+        train(tiny(), tmp_path / "run", "cpu")
+    assert train(tiny(), tmp_path / "run", "cpu").status == "finished"
+
+
+def test_a_full_disk_is_named_and_the_run_goes_on(tmp_path, monkeypatch, undisturbed):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    train(tiny(), tmp_path / "run", "cpu", stop_after=10)
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer, "save_checkpoint", full)
+        with pytest.raises(UserError, match=r"--out .*run: cannot be written \(No space left on device\); its checkpoints"):
+            train(tiny(), tmp_path / "run", "cpu")
+    train(tiny(), tmp_path / "run", "cpu")
+    assert same(tensors(tmp_path / "run"), tensors(undisturbed))
+
+
+def test_the_scale_of_the_fp16_loss_is_restored():
+    first, second = (torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=2) for _ in range(2))
+    weight = torch.ones(1, requires_grad=True)
+    adam = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(3):
+        adam.zero_grad()
+        first.scale(weight.sum()).backward()
+        first.step(adam)
+        first.update()
+    trainer.restore_scaler(second, trainer.scaler_tensor(first))
+    assert second.state_dict() == first.state_dict()
+    assert second.state_dict()["scale"] == 2.0**13
+    assert second.state_dict()["_growth_tracker"] == 1

@@ -179,7 +179,7 @@ def _from_cache(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays:
     root, size = _root(images), _size(spec, images)
     local = spec.startswith(("folder:", "zip:"))
     place = _path(spec) if local else Path(spec.removeprefix("hf:").partition("@")[0]) if spec.startswith("hf:") else root
-    where = str(place.resolve()) if place.exists() else ""
+    where = str(place.resolve()) if local or place.exists() else ""
     key = hashlib.sha256(json.dumps([spec, size, where]).encode()).hexdigest()[:10]
     name = re.sub(r"[^A-Za-z0-9]+", "-", place.stem if local else spec.removeprefix("hf:")).strip("-")[-40:]
     out = root / ".springwell" / f"{name}-{size or 'full'}-{key}"

@@ -34,6 +34,7 @@ from springwell.data.collect import CHUNK, Encoded, Split
 from springwell.data.decode import Decoded, Rule, UnreadableError, close_containers, decode, decode_all
 from springwell.data.formats import Arrays, StoppedError, UnusableDataError, first_line
 from springwell.errors import InterruptionError
+from springwell.locks import locked
 from springwell.progress import Reporter
 from springwell.training.checkpoint import write_atomically
 
@@ -124,7 +125,7 @@ def prepare(request: Request, data: Arrays | Encoded, reporter: Reporter) -> dic
         if isinstance(data, Encoded):
             data = replace(data, rule=with_shape(data))
         parts.mkdir(parents=True, exist_ok=True)
-        with _alone(out, reporter):
+        with locked(out, lambda: reporter.say(f"{out} is being prepared by another process; waiting"), reporter.warn):
             # Another process may have prepared it while this one waited.
             if is_prepared(out):
                 shutil.rmtree(parts, ignore_errors=True)
@@ -188,28 +189,6 @@ def _verified(out: Path, reporter: Reporter) -> dict[str, Any]:
     shutil.rmtree(out / ".parts", ignore_errors=True)
     reporter.say(f"{out} is complete already, and its checksums agree")
     return record
-
-
-@contextlib.contextmanager
-def _alone(out: Path, reporter: Reporter) -> Iterator[None]:
-    """Waits until no other process prepares ``out``."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    handle = os.open(out, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            reporter.say(f"{out} is being prepared by another process; waiting")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:
-            reporter.warn(f"{out} cannot be locked; do not prepare it twice at the same time")
-        yield
-    finally:
-        os.close(handle)
 
 
 def with_shape(data: Encoded) -> Rule:

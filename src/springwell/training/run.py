@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from springwell import zoo
 from springwell.config import Config, difference, from_dict, to_dict
 from springwell.errors import UserError
 from springwell.hub import HUB_ID, download
+from springwell.locks import locked
 from springwell.model import Model, build_energy, build_schedule
 from springwell.training.checkpoint import (
     Checkpoint,
@@ -88,6 +89,16 @@ class Run:
             write_atomically(self.config_path, json.dumps(to_dict(config), indent=1) + "\n")
         except OSError as error:
             raise UserError(f"--out {self.path}: cannot be written ({error.strerror}); choose another --out") from None
+
+    @contextlib.contextmanager
+    def alone(self, warn: Callable[[str], None]) -> Iterator[None]:
+        """Raises UserError if another process trains this run, and keeps others out."""
+
+        def busy() -> None:
+            raise UserError(f"--out {self.path}: another process is training it; wait for that, or choose another --out")
+
+        with locked(self.path, busy, warn):
+            yield
 
     def _check_same(self, config: Config, known: Config) -> None:
         for name, mine, theirs in difference(config, known):

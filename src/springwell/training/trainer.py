@@ -19,16 +19,17 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, InitProcessGroupKwargs
 from torch import Tensor
 
 from springwell import objectives
 from springwell.config import Config
-from springwell.data.source import open_data
+from springwell.data.source import DataSource, open_data
 from springwell.devices import automatic_device
 from springwell.energy import EnergyResNet
 from springwell.errors import DivergenceError, UserError
@@ -47,6 +48,8 @@ LEVEL_STREAM = 2**41
 RUNAWAY_GAP = 100.0
 COLLAPSED_ACCEPTANCE = 0.005
 ENOUGH_SAMPLES = 64
+# How often many processes ask each other whether one was told to stop; each time they wait for their devices.
+STOP_EVERY = 10
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def train(
         stop_after: Stop after so many iterations of this call, as an interruption would.
     """
     config.validate()
-    c, sampler = config.training, config.sampler
+    c = config.training
     run = Run(Path("runs") / Path(config.data.split(":")[-1]).stem if out is None else out)
     accelerator = make_accelerator(device, c.precision)
     main, world = accelerator.is_main_process, accelerator.num_processes
@@ -96,13 +99,31 @@ def train(
     with accelerator.main_process_first():
         # The first process may have to prepare the images that the others then find.
         data = open_data(config.data, config.images, reporter)
-    schedule = build_schedule(config)
     if main:
         run.begin(config)
-    accelerator.wait_for_everyone()
-    if run.finished:
-        return Result(run.path, "already finished", c.iterations, 0.0)
+    with run.alone(reporter.warn) if main else nullcontext():
+        accelerator.wait_for_everyone()
+        if run.finished:
+            return Result(run.path, "already finished", c.iterations, 0.0)
+        try:
+            return _train(config, run, data, accelerator, reporter, preview, stop_after)
+        except OSError as error:
+            kept = "its checkpoints are kept: mend that and run the same command again"
+            raise UserError(f"--out {run.path}: cannot be written ({error.strerror or error}); {kept}") from None
 
+
+def _train(
+    config: Config,
+    run: Run,
+    data: DataSource,
+    accelerator: Accelerator,
+    reporter: Reporter,
+    preview: Callable[[Model, Path], None] | None,
+    stop_after: int | None,
+) -> Result:
+    """The loop of :func:`train`, from the newest good checkpoint on."""
+    c, sampler, main, world = config.training, config.sampler, accelerator.is_main_process, accelerator.num_processes
+    schedule = build_schedule(config)
     energy = build_energy(config, schedule, data.event_shape).to(accelerator.device)
     average = copy.deepcopy(energy).requires_grad_(False)
     if isinstance(energy.network, EnergyResNet):
@@ -119,10 +140,16 @@ def train(
     state = {f"model.{name}": tensor for name, tensor in model_tensors(average, step_size, shift, scale).items()}
     state |= {f"current.{name}": tensor for name, tensor in energy.state_dict().items()}
     state |= _optimizer_tensors(adam, energy) | {"statistics": statistics, "data": torch.tensor(data.fingerprint)}
+    if accelerator.scaler is not None:
+        state["scaler"] = scaler_tensor(accelerator.scaler)
     iteration = start = _restore(state, run, reporter) if run.checkpoints.exists() else 0
+    if accelerator.scaler is not None:
+        restore_scaler(accelerator.scaler, state["scaler"])
     last = c.iterations if stop_after is None else min(c.iterations, start + stop_after)
 
     def save() -> None:
+        if accelerator.scaler is not None:
+            state["scaler"] = scaler_tensor(accelerator.scaler)
         if bad := next((name for name, tensor in state.items() if not bool(torch.isfinite(tensor).all())), None):
             raise DivergenceError(f"training diverged before iteration {iteration}: '{bad}' is not finite; {_advice(run)}")
         if main:
@@ -143,7 +170,7 @@ def train(
         reporter.bar(f"training {run.path}", c.iterations, start) as bar,
         closing(_in_time(draw, start * c.accumulate, last * c.accumulate, prefetch=len(data.event_shape) > 1)) as batches,
     ):
-        while iteration < last and not _agree_to_stop(interrupted, accelerator, iteration, c.log_every):
+        while iteration < last and not _agree_to_stop(interrupted, accelerator, iteration):
             lr = learning_rate(config, iteration)
             for group in optimizer.param_groups:
                 group["lr"] = lr
@@ -222,7 +249,9 @@ def make_accelerator(device: str, precision: str = "fp32") -> Accelerator:
         raise UserError("--precision fp16: needs an accelerator; use bf16 or fp32 on the CPU")
     try:
         # The network casts by itself, in chains as in the loss; fp16 needs accelerate for the scaling of the loss.
-        accelerator = Accelerator(cpu=cpu, mixed_precision="fp16" if precision == "fp16" else "no")
+        # The processes wait for each other while the first one decodes the images, which takes longer than is usual.
+        patience = InitProcessGroupKwargs(timeout=timedelta(hours=2))
+        accelerator = Accelerator(cpu=cpu, mixed_precision="fp16" if precision == "fp16" else "no", kwargs_handlers=[patience])
     except ValueError as error:
         raise UserError(f"--precision {precision}: not available here ({str(error).splitlines()[0]}); use fp32") from None
     if accelerator.num_processes != (launched := int(os.environ.get("WORLD_SIZE", "1"))):
@@ -293,6 +322,16 @@ def _optimizer_tensors(adam: torch.optim.Adam, energy: torch.nn.Module) -> dict[
             entry.setdefault(moment, torch.zeros_like(parameter, memory_format=torch.preserve_format))
         tensors |= {f"optimizer.{kind}.{name}": tensor for kind, tensor in entry.items()}
     return tensors
+
+
+def scaler_tensor(scaler: torch.amp.GradScaler) -> Tensor:
+    """``[2]``, float64: what the loss is multiplied by in fp16, and for how many steps that has gone well."""
+    values = scaler.state_dict()
+    return torch.tensor([values["scale"], values["_growth_tracker"]], dtype=torch.float64)
+
+
+def restore_scaler(scaler: torch.amp.GradScaler, values: Tensor) -> None:
+    scaler.load_state_dict({**scaler.state_dict(), "scale": float(values[0]), "_growth_tracker": int(values[1])})
 
 
 @torch.no_grad()
@@ -373,11 +412,11 @@ def _interruptible() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _agree_to_stop(interrupted: threading.Event, accelerator: Accelerator, iteration: int, every: int) -> bool:
-    """Whether to stop now. Many processes ask each other, and only where they wait for the device anyway."""
+def _agree_to_stop(interrupted: threading.Event, accelerator: Accelerator, iteration: int) -> bool:
+    """Whether to stop now. Many processes ask each other, now and then."""
     if accelerator.num_processes == 1:
         return interrupted.is_set()
-    if iteration % every:
+    if iteration % STOP_EVERY:
         return False
     flag = torch.tensor(float(interrupted.is_set()), device=accelerator.device)
     return bool(accelerator.reduce(flag) > 0)
