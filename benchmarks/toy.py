@@ -64,7 +64,7 @@ from springwell.model import Model, build_energy, build_schedule, initial_step_s
 from springwell.noise import Noise
 from springwell.progress import Silent
 from springwell.samplers import KERNELS
-from springwell.samplers.langevin import run_chain
+from springwell.samplers.base import run_chain
 from springwell.schedule import NoiseSchedule
 
 DATA = "checkerboard"

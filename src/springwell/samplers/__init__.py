@@ -1,20 +1,33 @@
 """Markov chains (Sec. 3.2 and 4.2): pure kernels, batched over chains, with explicit randomness."""
 
-from springwell.samplers.adaptation import adapt_step_size
+from springwell.samplers.adaptation import DualAveraging, Tuned, Welford, adapt_step_size, tune_step_size
+from springwell.samplers.base import Info, Kernel, State, Trace, record_chain, run_chain
 from springwell.samplers.chains import Chains, run_conditional
+from springwell.samplers.hmc import hmc
 from springwell.samplers.jumps import jump
-from springwell.samplers.langevin import KERNELS, Info, Kernel, State, langevin, mala, run_chain
+from springwell.samplers.langevin import langevin, mala
+from springwell.samplers.nuts import nuts
+
+KERNELS = {"langevin": langevin, "mala": mala, "hmc": hmc(), "nuts": nuts()}
 
 __all__ = [
     "KERNELS",
     "Chains",
+    "DualAveraging",
     "Info",
     "Kernel",
     "State",
+    "Trace",
+    "Tuned",
+    "Welford",
     "adapt_step_size",
+    "hmc",
     "jump",
     "langevin",
     "mala",
+    "nuts",
+    "record_chain",
     "run_chain",
     "run_conditional",
+    "tune_step_size",
 ]

@@ -11,8 +11,8 @@ from springwell.conditional import Conditional, normal_approximation
 from springwell.config import STEPS_PER_JUMP
 from springwell.energy.base import EnergyFunction
 from springwell.noise import Noise
+from springwell.samplers.base import Kernel, run_chain
 from springwell.samplers.jumps import jump
-from springwell.samplers.langevin import Kernel, run_chain
 from springwell.schedule import NoiseSchedule
 
 
@@ -61,6 +61,6 @@ def run_conditional(
         steps = min(piece, chains.num_steps - done)
         if chains.jump_proposals:
             y = jump(y, energy, schedule, t, x_next, chains.jump_proposals, noise)
-        y, accepted = run_chain(chains.kernel, y, logdensity, step_size, steps, noise, chains.noise_scale)
+        y, accepted = run_chain(chains.kernel, y, logdensity, step_size, steps, noise, chains.noise_scale, check=False)
         acceptance += accepted * (steps / chains.num_steps)
     return y, acceptance

@@ -1,0 +1,211 @@
+"""What all kernels share: the state of a chain, what a step tells, and running many of them.
+
+A kernel is a pair of pure functions on a batch of N independent chains, held in one tensor ``[N, ...]``,
+
+    init: (y, logdensity) -> state          step: (state, logdensity, step_size, noise) -> (state, info)
+
+Step sizes, acceptance and randomness belong to each chain. A chain's values follow from its own start, step size and
+(seed, index) alone, whatever other chains are computed beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from springwell.conditional import Conditional, LogDensity, value_and_grad
+from springwell.errors import UserError
+from springwell.noise import Noise
+from springwell.samplers.checks import check_end, check_shape, check_start, check_step_size, warn_if_collapsed
+from springwell.schedule import expand
+
+
+class State(NamedTuple):
+    """What the next step needs. Langevin needs the position alone."""
+
+    y: Tensor
+    logdensity: Tensor | None = None
+    grad: Tensor | None = None
+
+
+class Info(NamedTuple):
+    """What a step tells of each chain; None where the kernel does not know.
+
+    Attributes:
+        acceptance: ``[N]``: acceptance probability; for NUTS its mean over the trajectory. None where there is no test.
+        energy: ``[N]``: the Hamiltonian -log p(y) + |p|^2 / 2 where the step ended.
+        energy_change: ``[N]``: how much the Hamiltonian of the proposal differs from that of the start.
+        divergent: ``[N]``: whether the energy error exceeded its bound, or was not a number.
+        depth: ``[N]``: doublings of a NUTS trajectory.
+        num_gradients: Gradient evaluations that the chain made use of, ``[N]`` where chains differ.
+    """
+
+    acceptance: Tensor | None
+    energy: Tensor | None = None
+    energy_change: Tensor | None = None
+    divergent: Tensor | None = None
+    depth: Tensor | None = None
+    num_gradients: Tensor | int = 1
+
+
+class Kernel(NamedTuple):
+    """How to begin a chain and how to go on.
+
+    Attributes:
+        init: (y, logdensity) -> state.
+        step: (state, logdensity, step_size, noise, noise_scale) -> (state, info). The step size is anything that broadcasts
+            against y.
+    """
+
+    init: Callable[[Tensor, LogDensity], State]
+    step: Callable[..., tuple[State, Info]]
+
+
+class Trace(NamedTuple):
+    """Chains with their past.
+
+    Attributes:
+        draws: ``[S, N, ...]``.
+        info: Of every step, ``[S, N]`` each; None where the kernel does not know.
+    """
+
+    draws: Tensor
+    info: Info
+
+
+def init_with_gradient(y: Tensor, logdensity: LogDensity) -> State:
+    """The state of kernels with a Metropolis test."""
+    return State(y, *value_and_grad(logdensity, y))
+
+
+def evaluated(state: State) -> tuple[Tensor, Tensor, Tensor]:
+    """(y, log p, its gradient) of a state that has them all."""
+    y, log_p, grad = state
+    assert log_p is not None
+    assert grad is not None
+    return y, log_p, grad
+
+
+def begin(
+    kernel: Kernel, y: Tensor, logdensity: LogDensity, step_size: Tensor, check: bool = True, level: Tensor | int | None = None
+) -> tuple[State, LogDensity, Tensor]:
+    """The first state, the log-density to go on with, and the step sizes spread over y, all of them checked.
+
+    Args:
+        kernel: Any kernel.
+        y: Start ``[N, ...]``.
+        logdensity: y -> ``[N]``.
+        step_size: delta ``[N]``, or one for all.
+        check: Whether to look at values, which reads back from the device.
+        level: The chains' levels, to be named in errors.
+    """
+    if check:
+        check_step_size(step_size, len(y), level)
+    state = kernel.init(y.detach(), logdensity)
+    if state.logdensity is not None:
+        check_shape(state.logdensity, y)
+    elif check and not isinstance(logdensity, Conditional):
+        logdensity = _with_checked_shape(logdensity)
+    if check:
+        check_start(y, state.logdensity, level)
+    # Spread over the sample once: products of equal shapes are twice as fast as broadcast ones.
+    return state, logdensity, expand(step_size, y).expand_as(y).contiguous()
+
+
+def _with_checked_shape(logdensity: LogDensity) -> LogDensity:
+    def checked(y: Tensor) -> Tensor:
+        value = logdensity(y)
+        check_shape(value, y)
+        return value
+
+    return checked
+
+
+def run_chain(
+    kernel: Kernel,
+    y: Tensor,
+    logdensity: LogDensity,
+    step_size: Tensor,
+    num_steps: int,
+    noise: Noise,
+    noise_scale: float = 1.0,
+    check: bool = True,
+    level: Tensor | int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Runs ``num_steps`` steps from y. Memory does not grow with their number.
+
+    Args:
+        kernel: Any kernel.
+        y: Start ``[N, ...]``.
+        logdensity: y -> ``[N]``.
+        step_size: delta ``[N]``.
+        num_steps: K.
+        noise: For N chains.
+        noise_scale: Factor on the Langevin noise; 1 is the correct dynamics.
+        check: Whether to refuse step sizes, starts and log-densities that cannot work, and to warn where the acceptance
+            collapsed. This reads back from the device before the first step and after the last one; without it, and except
+            for NUTS, nothing does.
+        level: The chains' levels, to be named in errors and warnings.
+
+    Returns:
+        The last position, and the mean acceptance ``[N]`` of each chain (1 where there is no test).
+    """
+    state, logdensity, delta = begin(kernel, y, logdensity, step_size, check, level)
+    acceptance, tested = step_size.new_zeros(len(y)), 0
+    for _ in range(num_steps):
+        state, info = kernel.step(state, logdensity, delta, noise, noise_scale)
+        if info.acceptance is not None:
+            acceptance += info.acceptance
+            tested += 1
+    mean = acceptance / tested if tested else torch.ones_like(acceptance)
+    if check:
+        check_end(state.y, num_steps, level)
+        if tested:
+            warn_if_collapsed(mean, num_steps, level)
+    return state.y, mean
+
+
+def record_chain(
+    kernel: Kernel,
+    y: Tensor,
+    logdensity: LogDensity,
+    step_size: Tensor,
+    num_steps: int,
+    noise: Noise,
+    thin: int = 1,
+    level: Tensor | int | None = None,
+) -> Trace:
+    """Runs ``num_steps`` steps from y and keeps every ``thin``-th, for :mod:`springwell.samplers.diagnostics`.
+
+    Args:
+        kernel: Any kernel.
+        y: Start ``[N, ...]``; it is not part of the trace.
+        logdensity: y -> ``[N]``.
+        step_size: delta ``[N]``, or one for all.
+        num_steps: How many steps to make.
+        noise: For N chains.
+        thin: Keep every how many steps; num_gradients counts all of them.
+        level: The chains' levels, to be named in errors and warnings.
+    """
+    if not 1 <= thin <= num_steps:
+        raise UserError(f"thin {thin}: must be in 1 ... num_steps = {num_steps}")
+    state, logdensity, delta = begin(kernel, y, logdensity, step_size, True, level)
+    draws: list[Tensor] = []
+    infos: list[Info] = []
+    gradients: Tensor | int = 0
+    for i in range(num_steps):
+        state, info = kernel.step(state, logdensity, delta, noise)
+        gradients = gradients + info.num_gradients
+        if (i + 1) % thin == 0:
+            draws.append(state.y)
+            infos.append(info._replace(num_gradients=torch.as_tensor(gradients, device=y.device).expand(len(y))))
+            gradients = 0
+    check_end(state.y, num_steps, level)
+    fields: list[Any] = [None if values[0] is None else torch.stack(values) for values in zip(*infos, strict=True)]
+    info = Info(*fields)
+    if info.acceptance is not None:
+        warn_if_collapsed(info.acceptance.mean(0), num_steps, level)
+    return Trace(torch.stack(draws), info)

@@ -1,0 +1,58 @@
+r"""Hamiltonian Monte Carlo.
+
+    p ~ N(0, M);   (y', p') = L leapfrog steps from (y, p);   y <- y' with probability min(1, exp(H(y, p) - H(y', p')))
+
+leaves log p invariant for every step size and every L. With L = 1 and M = I this is MALA; the paper's long chains have L = 2
+(Sec. 4.3). Between two momenta a chain travels the distance L delta before it turns at random, so L steps explore up to L
+times further than L steps of MALA; L delta near half a period of the motion is best, and a full period comes back to where it
+began.
+
+References:
+    Duane, Kennedy, Pendleton, Roweth, "Hybrid Monte Carlo", Physics Letters B 1987.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from springwell.conditional import LogDensity
+from springwell.errors import UserError
+from springwell.noise import Noise
+from springwell.samplers.base import Info, Kernel, State, evaluated, init_with_gradient
+from springwell.samplers.integrator import Phase, check_inverse_mass, draw_momentum, hamiltonian, leapfrog
+from springwell.schedule import expand
+
+MAX_ENERGY_ERROR = 1000.0
+
+
+def hmc(num_leapfrog: int = 2, inverse_mass: Tensor | None = None, max_energy_error: float = MAX_ENERGY_ERROR) -> Kernel:
+    """The kernel of Hamiltonian Monte Carlo.
+
+    Args:
+        num_leapfrog: L, which is also the number of gradients per step.
+        inverse_mass: Diagonal of M^{-1}, which broadcasts against y; best is the variance of the target. None for 1.
+        max_energy_error: A step is called divergent when the Hamiltonian rises by more.
+    """
+    if num_leapfrog < 1:
+        raise UserError(f"number of leapfrog steps {num_leapfrog}: must be at least 1")
+    check_inverse_mass(inverse_mass)
+
+    def step(
+        state: State, logdensity: LogDensity, step_size: Tensor, noise: Noise, noise_scale: float = 1.0
+    ) -> tuple[State, Info]:
+        y, log_p, grad = evaluated(state)
+        z = Phase(y, draw_momentum(noise, y, inverse_mass), log_p, grad)
+        h_start = hamiltonian(z, inverse_mass)
+        for _ in range(num_leapfrog):
+            z = leapfrog(z, logdensity, step_size, inverse_mass)
+        change = hamiltonian(z, inverse_mass) - h_start
+        # A proposal where the density is not finite is never taken.
+        acceptance = torch.where(change.isfinite(), (-change).clamp(max=0).exp(), 0.0)
+        accept = noise.uniform() < acceptance
+        take = expand(accept, y).bool()
+        new = State(torch.where(take, z.y, y), torch.where(accept, z.logdensity, log_p), torch.where(take, z.grad, grad))
+        energy = torch.where(accept, h_start + change, h_start)
+        return new, Info(acceptance, energy, change, ~(change < max_energy_error), num_gradients=num_leapfrog)
+
+    return Kernel(init_with_gradient, step)
