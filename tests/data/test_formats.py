@@ -197,7 +197,7 @@ def test_npz_round_trip(tmp_path, arrays, expected):
     ("arrays", "words"),
     [
         ({"y": BYTES}, "holds y; needs an array named train and test, or images"),
-        ({"x": BYTES[:5]}, "'x' holds 5 images; needs at least 10"),
+        ({"x": BYTES[:5]}, "holds 5 images; needs at least 10"),
         ({"x": BYTES * 2.0}, "floats must be in"),
         ({"x": np.full((20, 4, 4), np.nan)}, "values from nan to nan"),
         ({"x": GREY.astype(int) + 3}, "integers must be grey values"),

@@ -80,8 +80,8 @@ def _fingerprint(lines: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def folder(path: Path, size: int | None) -> Encoded:
-    """Images in a folder and the folders in it."""
+def listing(path: Path) -> list[tuple[str, str]]:
+    """Names of the images in a folder and the folders in it, sorted, and what tells whether they change."""
     if not path.is_dir():
         raise UnusableDataError(
             "no such folder" if not path.exists() else "is not a folder; use zip:PATH or npz:PATH for files"
@@ -98,7 +98,12 @@ def folder(path: Path, size: int | None) -> Encoded:
                 except OSError:
                     state = "unreadable"
                 names.append((file.relative_to(path).as_posix(), state))
-    names.sort()
+    return sorted(names)
+
+
+def folder(path: Path, size: int | None) -> Encoded:
+    """Images in a folder and the folders in it."""
+    names = listing(path)
     train, test = _by_name([name for name, _ in names])
     container = Container("files")
     return Encoded(

@@ -128,6 +128,16 @@ def npz(path: Path, say: Callable[[str], None]) -> Arrays:
         path: The .npz file.
         say: Is told how floating-point values are read.
     """
+    train, test = npz_rows(path, say)
+    if test is None:
+        if len(train) < 10:
+            raise UnusableDataError(f"holds {len(train)} images; needs at least 10")
+        return every(train, 10)
+    return Arrays(train, test)
+
+
+def npz_rows(path: Path, say: Callable[[str], None]) -> tuple[np.ndarray, np.ndarray | None]:
+    """The images for training, or all of them, and those for testing, if the file tells them apart."""
     if path.is_file() and not zipfile.is_zipfile(path):
         raise UnusableDataError("is not a readable .npz file; write it with numpy.savez(PATH, train=..., test=...)")
     try:
@@ -146,13 +156,20 @@ def npz(path: Path, say: Callable[[str], None]) -> Arrays:
         raise UnusableDataError(f"is not a readable .npz file of numbers ({first_line(error)})") from None
     rows = dict(zip(read, _as_bytes({name: _channels_first(array, name) for name, array in read.items()}, say), strict=True))
     train, test = rows[names[0]], rows.get(names[1])
-    if test is None:
-        if len(train) < 10:
-            raise UnusableDataError(f"'{names[0]}' holds {len(train)} images; needs at least 10")
-        return every(train, 10)
-    if train.shape[1:] != test.shape[1:]:
+    if test is not None and train.shape[1:] != test.shape[1:]:
         raise UnusableDataError(f"train has images {list(train.shape[1:])}, test {list(test.shape[1:])}; they must agree")
-    return Arrays(train, test)
+    return train, test
+
+
+def npy_rows(path: Path, say: Callable[[str], None]) -> np.ndarray:
+    """The images of an .npy file."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise UnusableDataError("no such file") from None
+    except _BROKEN as error:
+        raise UnusableDataError(f"is not a readable .npy file of numbers ({first_line(error)})") from None
+    return _as_bytes({path.name: _channels_first(array, path.name)}, say)[0]
 
 
 def _channels_first(array: np.ndarray, name: str) -> np.ndarray:

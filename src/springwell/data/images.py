@@ -57,18 +57,22 @@ def open_images(spec: str, images: ImageConfig | None = None, reporter: Reporter
     """
     images, reporter = images or ImageConfig(), reporter or Silent()
     with _named(spec):
-        if (path := _prepared_path(spec)) is not None:
-            arrays, record = open_prepared(path)
-            if images.image_size not in (None, *record["shape"][1:]):
-                size = " x ".join(map(str, record["shape"][1:]))
-                raise UnusableDataError(
-                    f"was prepared at {size} pixels, not --image-size {images.image_size}; prepare it again"
-                )
-            return image_source(arrays, images)
-        if _is_encoded(spec):
-            return image_source(_from_cache(spec, images, reporter), images)
-        found = _find(spec, images, reporter)
-        return image_source(found, images) if isinstance(found, Arrays) else None
+        arrays = open_arrays(spec, images, reporter)
+    return None if arrays is None else image_source(arrays, images)
+
+
+def open_arrays(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays | None:
+    """The bytes of an image set, in its order; None if ``spec`` names none. Raises UnusableDataError."""
+    if (path := _prepared_path(spec)) is not None:
+        arrays, record = open_prepared(path)
+        if images.image_size not in (None, *record["shape"][1:]):
+            size = " x ".join(map(str, record["shape"][1:]))
+            raise UnusableDataError(f"was prepared at {size} pixels, not --image-size {images.image_size}; prepare it again")
+        return arrays
+    if _is_encoded(spec):
+        return _from_cache(spec, images, reporter)
+    found = _find(spec, images, reporter)
+    return found if isinstance(found, Arrays) else None
 
 
 def prepare_images(
