@@ -35,12 +35,13 @@ from springwell.evaluation.inception import Inception, Layer, Preprocessing
 from springwell.progress import Reporter, Silent
 from springwell.training.checkpoint import write_atomically
 
-URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
+NAME = "pt_inception-2015-12-05-6726825d.pth"
+URL = f"https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/{NAME}"
 SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 # Of the parameters themselves, as Inception.digest has it: other files may hold the same ones.
 DIGEST = "faa37c74cec4860f41dc8c4119526a526ca710982b3cdf79831003fc5f4382b4"
 _NAMES = (
-    "pt_inception-2015-12-05-6726825d.pth",
+    NAME,
     "weights-inception-2015-12-05-6726825d.pth",
     "inception-2015-12-05.pt",
     "fid_inception_2015_12_05.pt",
@@ -141,7 +142,8 @@ def download(reporter: Reporter, url: str = "", sha256: str = "", timeout: float
     except UserError:
         raise
     except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+        reason = getattr(error, "reason", error)
+        reason = first_line(reason) if isinstance(reason, BaseException) else reason
         raise UserError(f"no weights of Inception here, and the download failed ({reason}). {_how()}") from None
     return out
 

@@ -1,0 +1,296 @@
+r"""How far samples are from images, in the features of Inception.
+
+With features x_1 ... x_N of samples and y_1 ... y_M of reference images, their means m and covariances C (divided by N - 1):
+
+    FID          |m_x - m_y|^2 + tr(C_x + C_y - 2 (C_x C_y)^(1/2))
+    KID          unbiased MMD^2 with the kernel k(x, y) = (x . y / d + 1)^3, d = 2048; mean over 100 random subsets
+    IS           exp E KL(p(c | x) || p(c)) with Inception's 1008 classes, mean and standard deviation over 10 splits
+    precision    share of samples within the k-th nearest neighbour's distance, k = 3, of some reference image
+    recall       share of reference images within that distance of some sample
+
+FID falls as N and M grow and is biased upward by several points below 10,000; compare FIDs of equal counts only. KID has no
+such bias. torchmetrics computes FID, KID and IS; features are float32, everything after them float64 but the distances
+between neighbours.
+
+Many processes share the images by whole batches: batch i goes to process i mod P, so that every feature is computed in the
+batch that a single process computes it in, and the result is the same.
+
+References:
+    Heusel et al., "GANs trained by a two time-scale update rule converge to a local Nash equilibrium", NeurIPS 2017.
+    Binkowski et al., "Demystifying MMD GANs", ICLR 2018.
+    Salimans et al., "Improved techniques for training GANs", NeurIPS 2016.
+    Kynkaanniemi et al., "Improved precision and recall metric for assessing generative models", NeurIPS 2019.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from springwell.errors import UserError
+from springwell.evaluation.sources import Images
+from springwell.evaluation.weights import NAME, cache_folder
+from springwell.progress import Reporter, Silent
+from springwell.training.checkpoint import write_atomically
+
+NEIGHBOURS = 3
+SPLITS = 10
+SUBSETS = 100
+SUBSET_SIZE = 1000
+ENOUGH = 10_000
+_FORMAT = 1
+_BLOCK = 1000
+
+
+class Network(Protocol):
+    """What is asked of a network of features: uint8 images ``[N, C, H, W]`` -> ``[N, num_features]``."""
+
+    num_features: int
+    preprocessing: Any
+    digest: str
+    fc: Tensor | None
+
+    def __call__(self, images: Tensor) -> Tensor: ...
+
+
+def features(images: Images, network: Network, reporter: Reporter | None = None, batch: int | None = None) -> Tensor:
+    """Features of all images, float32 ``[N, num_features]`` on the CPU, the same in every process.
+
+    Args:
+        images: The images. Each process asks for its share of them alone.
+        network: Inception.
+        reporter: Is told of progress.
+        batch: Images that are computed side by side. Default: 32 on a CPU, 256 elsewhere.
+    """
+    reporter = reporter or Silent()
+    device = _device(network)
+    batch = batch or (32 if device.type == "cpu" else 256)
+    rank, world = (dist.get_rank(), dist.get_world_size()) if _distributed() else (0, 1)
+    out = torch.empty(images.num, network.num_features)
+    with torch.inference_mode(), reporter.bar(f"features of {images.name}", images.num) as bar:
+        for first in range(0, images.num, batch * world):
+            mine = torch.zeros(batch, network.num_features, device=device)
+            start, stop = first + batch * rank, min(first + batch * (rank + 1), images.num)
+            if start < stop:
+                mine[: stop - start] = network(images.rows(start, stop).to(device))
+            end = min(first + batch * world, images.num)
+            # Only the last batch of all is not full, so the gathered rows are in order and what is too much is at the end.
+            out[first:end] = _gathered(mine)[: end - first].cpu()
+            bar.advance(end - first)
+    if not bool(torch.isfinite(out).all()):
+        raise UserError(f"{images.name}: the network's features are not finite; use other weights, or --device cpu")
+    return out
+
+
+def reference_features(
+    images: Images, network: Network, reporter: Reporter | None = None, batch: int | None = None, keep: bool = True
+) -> Tensor:
+    """As :func:`features`, from the user cache if they are there; if not, they are computed and, with ``keep``, put there."""
+    reporter = reporter or Silent()
+    path, record = _place(images, network)
+    found = _read(path, record) if images.key else None
+    # A process that found nothing must not be left to compute alone.
+    if bool(_gathered(torch.tensor([found is not None], dtype=torch.int32, device=_device(network))).all()):
+        assert found is not None
+        reporter.say(f"features of {images.name}: {images.num:,} found in {path}")
+        return found
+    found = features(images, network, reporter, batch)
+    if keep and images.key and (not _distributed() or dist.get_rank() == 0):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            data = save({"features": found})
+            write_atomically(path, data)
+            record["sha256"] = hashlib.sha256(data).hexdigest()
+            write_atomically(path.with_suffix(".json"), json.dumps(record, indent=1) + "\n")
+        except OSError as error:
+            reporter.warn(f"{path}: cannot be written ({error.strerror}); the features will be computed again")
+    return found
+
+
+def _place(images: Images, network: Network) -> tuple[Path, dict[str, Any]]:
+    record = {
+        "format": _FORMAT,
+        "images": images.key,
+        "num": images.num,
+        "preprocessing": str(network.preprocessing),
+        "weights": network.digest,
+    }
+    key = hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16]
+    name = re.sub(r"[^A-Za-z0-9]+", "-", images.name).strip("-")[-40:]
+    path = cache_folder() / "features" / f"{name}-{images.num}-{network.preprocessing}-{key}.safetensors"
+    return path, {**record, "name": images.name}
+
+
+def _read(path: Path, record: dict[str, Any]) -> Tensor | None:
+    """Features that are there and whole."""
+    try:
+        known, data = json.loads(path.with_suffix(".json").read_text()), path.read_bytes()
+        if {**record, "name": "", "sha256": hashlib.sha256(data).hexdigest()} != {**known, "name": ""}:
+            return None
+        return load(data)["features"]
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError):
+        return None
+
+
+def _distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _gathered(x: Tensor) -> Tensor:
+    """The rows of all processes, in their order."""
+    if not _distributed():
+        return x
+    from accelerate import PartialState
+    from accelerate.utils import gather
+
+    PartialState(cpu=x.device.type == "cpu")
+    return gather(x)
+
+
+def _device(network: Network) -> torch.device:
+    tensors = chain(network.parameters(), network.buffers()) if isinstance(network, nn.Module) else iter(())
+    return next((x.device for x in tensors), torch.device("cpu"))
+
+
+def image_metrics(
+    samples: Tensor, reference: Tensor, fc: Tensor | None = None, reporter: Reporter | None = None, seed: int = 0
+) -> dict[str, Any]:
+    """All metrics.
+
+    Args:
+        samples: Features ``[N, d]`` of the samples.
+        reference: Features ``[M, d]`` of the reference images.
+        fc: Weights of Inception's classes ``[classes, d]``; None: no Inception score.
+        reporter: Is told of progress, and warned of too few samples.
+        seed: Of the subsets for KID.
+
+    Returns:
+        Names and values with their counts; ``inception_score`` is None without ``fc``.
+    """
+    reporter = reporter or Silent()
+    if (fewest := min(len(samples), len(reference))) < ENOUGH:
+        reporter.warn(f"FID of {fewest:,} images is biased upward; compare it with FIDs of as many, and use {ENOUGH:,} or more")
+    result: dict[str, Any] = {"num_samples": len(samples), "num_reference": len(reference)}
+    with reporter.bar("metrics", 4) as bar:
+        result["fid"] = fid(samples, reference)
+        bar.advance()
+        size = min(SUBSET_SIZE, fewest // 2)
+        mean, spread = kid(samples, reference, size, SUBSETS, seed)
+        result |= {"kid": mean, "kid_std": spread, "kid_subsets": SUBSETS, "kid_subset_size": size}
+        bar.advance()
+        result["precision"], result["recall"] = precision_recall(samples, reference)
+        result["neighbours"] = NEIGHBOURS
+        bar.advance()
+        scores = (None, None) if fc is None else inception_score(samples.double() @ fc.cpu().double().T)
+        result["inception_score"], result["inception_score_std"] = scores
+        result["inception_score_splits"] = SPLITS
+        bar.advance()
+    return result
+
+
+def metric_lines(result: dict[str, Any]) -> list[str]:
+    """What :func:`image_metrics` found, for people."""
+    counts = f"{result['num_samples']:,} samples, {result['num_reference']:,} reference images"
+    subsets = f"{result['kid_subsets']} subsets of {result['kid_subset_size']:,}"
+    lines = [
+        f"fid        {round(result['fid'], 2) + 0.0:.2f}   {counts}",
+        f"kid        {1e3 * result['kid']:.3f} +- {1e3 * result['kid_std']:.3f} x 1e-3   mean and std over {subsets}; {counts}",
+        f"precision  {result['precision']:.3f}   k = {result['neighbours']}; {counts}",
+        f"recall     {result['recall']:.3f}   k = {result['neighbours']}; {counts}",
+    ]
+    if result["inception_score"] is None:
+        return [*lines, f"is         not computed: these weights of Inception have no fc layer; give {NAME} by --inception"]
+    score, spread = result["inception_score"], result["inception_score_std"]
+    splits = f"mean and std over {result['inception_score_splits']} splits"
+    return [*lines, f"is         {score:.2f} +- {spread:.2f}   {splits}; {result['num_samples']:,} samples"]
+
+
+class _Given(nn.Module):
+    """Stands for a network whose outputs are there already."""
+
+    def __init__(self, num_features: int):
+        super().__init__()
+        self.num_features = num_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def torchmetrics(name: str = "fid") -> Any:
+    """The module of torchmetrics for one metric, or a UserError that says how to install it."""
+    try:
+        # Its package of all image metrics leaves these out where its own Inception is not installed.
+        return import_module(f"torchmetrics.image.{name}")
+    except ImportError:
+        raise UserError("FID, KID and the Inception score need torchmetrics; pip install 'springwell[evaluate]'") from None
+
+
+def fid(samples: Tensor, reference: Tensor) -> float:
+    """Frechet distance of the Gaussians with the moments of ``[N, d]`` and ``[M, d]``."""
+    metric = torchmetrics("fid").FrechetInceptionDistance(feature=_Given(samples.shape[1]), sync_on_compute=False)
+    for x, real in ((samples, False), (reference, True)):
+        for part in x.cpu().split(_BLOCK):
+            metric.update(part.double(), real=real)
+    return float(metric.compute())
+
+
+def kid(samples: Tensor, reference: Tensor, size: int, subsets: int = SUBSETS, seed: int = 0) -> tuple[float, float]:
+    """Mean and standard deviation of MMD^2 over random subsets of ``size`` features of each."""
+    generator = torch.Generator().manual_seed(seed)
+    values = []
+    for _ in range(subsets):
+        x, y = (z[torch.randperm(len(z), generator=generator)[:size]].double() for z in (samples.cpu(), reference.cpu()))
+        values.append(torchmetrics("kid").poly_mmd(y, x))
+    return float(torch.stack(values).mean()), float(torch.stack(values).std())
+
+
+def inception_score(logits: Tensor, splits: int = SPLITS) -> tuple[float, float]:
+    """Mean and standard deviation over consecutive splits of the score of logits ``[N, classes]``."""
+    metric = torchmetrics("inception").InceptionScore
+    scores = []
+    # Its shuffling, which means nothing but rounding within a split, draws from the global generator.
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        torch.default_generator.manual_seed(0)
+        for part in logits.cpu().double().tensor_split(splits):
+            score = metric(feature=_Given(logits.shape[1]), splits=1, sync_on_compute=False)
+            score.update(part)
+            scores.append(score.compute()[0])
+    return float(torch.stack(scores).mean()), float(torch.stack(scores).std(correction=0))
+
+
+def precision_recall(samples: Tensor, reference: Tensor, neighbours: int = NEIGHBOURS) -> tuple[float, float]:
+    """Shares of samples within the manifold of the reference, and of the reference within that of the samples."""
+    # Distances are found from dot products, which are the more exact the nearer to 0 the features lie.
+    centre = reference.mean(0)
+    x, y = samples - centre, reference - centre
+    return _covered(x, y, _radii(y, neighbours)), _covered(y, x, _radii(x, neighbours))
+
+
+def _radii(x: Tensor, neighbours: int) -> Tensor:
+    """Distances ``[N]`` to the k-th nearest of the other points."""
+    # The nearest of all is the point itself.
+    return torch.cat([torch.cdist(part, x).kthvalue(neighbours + 1, 1).values for part in _parts(x, len(x))])
+
+
+def _covered(x: Tensor, y: Tensor, radii: Tensor) -> float:
+    """Share of the points x that lie within ``radii`` of some y."""
+    return float(torch.cat([(torch.cdist(part, y) <= radii).any(1) for part in _parts(x, len(y))]).double().mean())
+
+
+def _parts(x: Tensor, columns: int) -> Iterator[Tensor]:
+    """Rows, as many at a time as have at most 2^25 distances to ``columns`` points."""
+    yield from x.split(max(1, (1 << 25) // columns))

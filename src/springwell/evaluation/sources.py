@@ -1,0 +1,198 @@
+"""Images to be measured, as bytes: a data set, a folder, an array, the samples of a model.
+
+A source is written SOURCE or SOURCE@SPLIT:
+
+    cifar10, cifar10@test, lsun/bedroom@test, ...   what --data knows; the split is train if it is not given
+    PATH, folder:PATH                               all images in a folder and the folders in it, by name
+    PATH.npz, PATH.npy                              all images of an array, as `springwell sample` writes them
+
+With a split, a folder or an array is divided as it is for training. Images are taken from the front, in their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from springwell.config import ImageConfig
+from springwell.data import collect, formats
+from springwell.data.decode import Container, Rule, UnreadableError, decode, resize_rows
+from springwell.data.formats import UnusableDataError
+from springwell.data.images import open_arrays
+from springwell.data.prepare import is_prepared
+from springwell.data.source import IMAGE_CHOICES
+from springwell.errors import UserError
+from springwell.model import Model
+from springwell.pictures import to_bytes
+from springwell.progress import Reporter, Silent
+
+FEWEST = 20
+MOST = 50_000
+UNREADABLE = 0.01
+_MANY = 2000
+_SPLITS = ("train", "test")
+_ARRAYS = (".npz", ".npy")
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images that can be had by number, so that processes share them.
+
+    Attributes:
+        name: What they are called.
+        num: How many there are.
+        shape: (C, H, W), C = 1 or 3.
+        rows: (start, stop) -> uint8 ``[stop - start, C, H, W]``.
+        key: Tells them from other images, for the cache; empty where they cannot be told.
+        num_unreadable: How many more there would be.
+    """
+
+    name: str
+    num: int
+    shape: tuple[int, ...]
+    rows: Callable[[int, int], Tensor]
+    key: str = ""
+    num_unreadable: int = 0
+
+
+def open_source(
+    text: str, num: int | None = None, images: ImageConfig | None = None, reporter: Reporter | None = None
+) -> Images:
+    """The first images of a source.
+
+    Args:
+        text: SOURCE or SOURCE@SPLIT.
+        num: How many; None for all there are, but 50,000 at most.
+        images: Their size, and where data sets are.
+        reporter: Is told of long work, and of images that are left out.
+    """
+    images, reporter = images or ImageConfig(), reporter or Silent()
+    try:
+        found = _open(text, num or MOST, images, reporter)
+    except UnusableDataError as error:
+        raise UserError(f"{text}: {error}") from None
+    if found.num < max(FEWEST, num or 0):
+        what = f"--num {num} asks for more" if num is not None and num > found.num >= FEWEST else f"{FEWEST} are the fewest"
+        raise UserError(f"{text}: has {found.num} images; {what}")
+    return found
+
+
+def _open(text: str, num: int, images: ImageConfig, reporter: Reporter) -> Images:
+    spec, at, split = text.rpartition("@")
+    if not at or split not in _SPLITS or Path(text).exists():
+        spec, split = text, ""
+    kind, _, rest = spec.partition(":")
+    path = Path(rest if kind in ("folder", "npz", "npy") else spec).expanduser()
+    is_folder = kind == "folder" or (path.is_dir() and not is_prepared(path))
+    if spec in ("digits", "mnist", "fashion-mnist", "cifar10", "celeba"):
+        is_folder = False
+    elif is_folder and not split:
+        return folder_images(text, path, num, images.image_size, reporter)
+    elif path.suffix in _ARRAYS and not (split and path.suffix == ".npy"):
+        return _array_file(text, path, split, num, images.image_size, reporter)
+    arrays = open_arrays(f"folder:{path}" if is_folder else spec, images, reporter)
+    if arrays is None:
+        raise UnusableDataError(f"unknown; choose {IMAGE_CHOICES}, a folder, .npz or .npy, with @train or @test if need be")
+    return array_images(f"{text}@train" if not split else text, arrays.test if split == "test" else arrays.train, num)
+
+
+def array_images(name: str, rows: np.ndarray, num: int | None = None) -> Images:
+    """Images of an array, uint8 ``[N, C, H, W]``."""
+    rows = rows[:num]
+    digest = hashlib.sha256(repr(rows.shape).encode())
+    for start in range(0, len(rows), 4096):
+        digest.update(np.ascontiguousarray(rows[start : start + 4096]).tobytes())
+    # Rows may be memory-mapped and read-only, which torch does not know.
+    return Images(
+        name, len(rows), rows.shape[1:], lambda start, stop: torch.from_numpy(np.array(rows[start:stop])), digest.hexdigest()
+    )
+
+
+def model_images(name: str, model: Model, num: int, seed: int = 0) -> Images:
+    """Samples of a model, as `springwell sample` writes them."""
+
+    def rows(start: int, stop: int) -> Tensor:
+        samples = torch.cat([x.cpu() for x in model.sample_batches(stop, seed, start=start)])
+        return torch.from_numpy(to_bytes(samples)).permute(0, 3, 1, 2)
+
+    return Images(name, num, model.event_shape, rows)
+
+
+def _array_file(text: str, path: Path, split: str, num: int, size: int | None, reporter: Reporter) -> Images:
+    def say(line: str) -> None:
+        reporter.say(f"{text}: {line}")
+
+    if path.suffix == ".npy":
+        rows = formats.npy_rows(path, say)
+    elif split:
+        arrays = formats.npz(path, say)
+        rows = arrays.test if split == "test" else arrays.train
+    else:
+        rows, test = formats.npz_rows(path, say)
+        if test is not None:
+            raise UnusableDataError("holds train and test; choose one by @train or @test")
+    return array_images(text, resize_rows(rows[:num], size))
+
+
+def folder_images(
+    name: str, path: Path, num: int | None = None, size: int | None = None, reporter: Reporter | None = None
+) -> Images:
+    """All images of a folder, in three channels if any is in colour.
+
+    Every image is decoded once to see which are readable, and a second time when its turn comes; none is kept. Up to 1 % may be
+    unreadable.
+
+    Args:
+        name: What to call them.
+        path: The folder.
+        num: Only so many of the first.
+        size: Crop to a square and resize to this side; None: as they are, which must be one size.
+        reporter: Is told of progress and of unreadable images.
+    """
+    reporter = reporter or Silent()
+    files, container = collect.listing(path), Container("files")
+    if not files:
+        raise UnusableDataError("holds no images (png, jpg, webp, gif, bmp, tif, ppm, jp2, avif)")
+    good: list[str] = []
+    bad: list[tuple[str, str]] = []
+    shape: tuple[int, ...] = ()
+    with (reporter if len(files) >= _MANY else Silent()).bar(f"reading {name}", len(files)) as bar, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for file, _ in files:
+            bar.advance()
+            try:
+                found = decode(container.read(str(path / file)), Rule(size)).shape
+            except (UnreadableError, OSError) as error:
+                bad.append((file, formats.first_line(error)))
+                continue
+            if shape and found[1:] != shape[1:]:
+                sizes = f"{file} is {found[2]} x {found[1]} pixels, {good[0]} is {shape[2]} x {shape[1]}"
+                raise UnusableDataError(f"{sizes}; give --image-size to crop and resize all")
+            good.append(file)
+            shape = (max(found[0], shape[0] if shape else 0), *found[1:])
+            if len(good) == num:
+                break
+    seen = len(good) + len(bad)
+    if bad:
+        count = f"{len(bad)} of {seen} images cannot be read (first: {bad[0][0]}: {bad[0][1]})"
+        if len(bad) > UNREADABLE * seen:
+            raise UnusableDataError(f"{count}, more than {UNREADABLE:.0%}; mend or remove them")
+        reporter.warn(f"{name}: {count}; left out")
+    rule = Rule(size, shape=(shape[0], shape[1], shape[2]))
+
+    def rows(start: int, stop: int) -> Tensor:
+        try:
+            decoded = [decode(container.read(str(path / file)), rule) for file in good[start:stop]]
+        except (UnreadableError, OSError) as error:
+            raise UserError(f"{name}: an image has become unreadable ({formats.first_line(error)})") from None
+        return torch.from_numpy(np.stack(decoded))
+
+    state = [str(path.resolve()), size, len(good), *files[:seen]]
+    return Images(name, len(good), shape, rows, hashlib.sha256(repr(state).encode()).hexdigest(), len(bad))
