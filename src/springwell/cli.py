@@ -1,4 +1,4 @@
-"""The command line: springwell presets | train | sample | evaluate | reproduce | data.
+"""The command line: springwell presets | train | sample | evaluate | fid | reproduce | data.
 
 Parsing imports nothing heavy; a command imports torch when it runs. Results go to stdout, everything else to stderr. With
 ``--json`` the last line of stdout is one JSON object. Exit codes: 0 done, 1 diverged, 2 a value that cannot be used,
@@ -98,6 +98,29 @@ class EvaluateCommand:
     """Of the samples."""
     out: Path | None = None
     """Where to write evaluation.json and the pictures. Default: the run directory, ./NAME-evaluation for other models."""
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+@dataclass(frozen=True)
+class FidCommand:
+    """Measure how far samples are from images by FID, KID, precision and recall: springwell fid A B."""
+
+    a: tyro.conf.Positional[str]
+    """The samples: a folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test."""
+    b: tyro.conf.Positional[str]
+    """The reference images, likewise. Their features are kept in the user cache."""
+    num: int | None = None
+    """Compare the first so many of each. Default: all, but 50000 at most."""
+    inception: Path | None = None
+    """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
+    preprocessing: Literal["tf1", "pytorch"] = "tf1"
+    """tf1: as in published FIDs; pytorch: as pytorch-fid resizes and scales."""
+    image_size: int | None = None
+    """Crop images to a square and resize them to this size first. Default: as they are."""
+    data_root: str | None = None
+    """Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data."""
+    batch: int | None = None
+    """Images that are computed side by side. Default: 32 on a CPU, 256 elsewhere."""
     common: Common = dataclasses.field(default_factory=Common)
 
 
@@ -386,6 +409,52 @@ def _print_evaluation(result: dict[str, Any]) -> None:
         print(f"modes     {result['modes_covered']} of {result['modes']} covered; {off}")
 
 
+def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
+    from springwell.config import ImageConfig
+    from springwell.evaluation.metrics import image_metrics, metric_lines, reference_features, torchmetrics
+    from springwell.evaluation.sources import FEWEST, MOST, open_source
+    from springwell.evaluation.weights import load_inception
+    from springwell.progress import Silent
+    from springwell.training.trainer import make_accelerator
+
+    limits = (
+        ("num", command.num, FEWEST, 10**7),
+        ("image-size", command.image_size, 1, 4096),
+        ("batch", command.batch, 1, MOST),
+    )
+    for option, value, least, most in limits:
+        if value is not None and not least <= value <= most:
+            raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
+    torchmetrics()
+    context.set_threads()
+    reporter = context.reporter if _is_main_process() else Silent()
+    accelerator = make_accelerator(command.common.device) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
+    device = context.device() if accelerator is None else str(accelerator.device)
+    images = ImageConfig(image_size=command.image_size, data_root=command.data_root)
+    # The first process may have to download weights or to decode images that the others then find.
+    with contextlib.nullcontext() if accelerator is None else accelerator.main_process_first():
+        network = load_inception(command.inception, command.preprocessing, device, reporter)
+        a, b = (open_source(source, command.num, images, reporter) for source in (command.a, command.b))
+    for source in (a, b):
+        if source.shape[0] == 1:
+            reporter.say(f"{source.name}: grey images; their channel is repeated three times")
+    if a.shape[1:] != b.shape[1:]:
+        sizes = " and ".join(f"{x.shape[2]} x {x.shape[1]}" for x in (a, b))
+        reporter.warn(f"{a.name} and {b.name} have {sizes} pixels; resizing alone moves them apart, so give --image-size")
+    samples = reference_features(a, network, reporter, command.batch, keep=False)
+    reference = reference_features(b, network, reporter, command.batch)
+    if accelerator is not None:
+        accelerator.end_training()
+    if not _is_main_process():
+        return {}
+    result = image_metrics(samples, reference, network.fc, reporter)
+    if not command.common.json:
+        print("\n".join([f"{a.name} against {b.name}, preprocessing {command.preprocessing}", *metric_lines(result)]))
+    unreadable = {"unreadable_a": a.num_unreadable, "unreadable_b": b.num_unreadable}
+    how = {"preprocessing": command.preprocessing, "inception_sha256": network.digest}
+    return {"a": a.name, "b": b.name, **how, **unreadable, **result}
+
+
 def reproduce_command(command: ReproduceCommand, context: Context) -> dict[str, Any]:
     if not 0 < command.scale <= 10:
         raise UserError(f"--scale {command.scale}: out of range; use a value in (0, 10]")
@@ -456,6 +525,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Context], dict[str, Any]]]] = {
     "train": (TrainCommand, train_command),
     "sample": (SampleCommand, sample_command),
     "evaluate": (EvaluateCommand, evaluate_command),
+    "fid": (FidCommand, fid_command),
     "reproduce": (ReproduceCommand, reproduce_command),
     "convert-official": (ConvertCommand, convert_command),
     "data": (DataCommand, data_command),
