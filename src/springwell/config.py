@@ -151,7 +151,7 @@ class ImageConfig:
     flip: bool = False
     """Mirror every training image with probability 1/2."""
     dequantise: bool = False
-    """Add uniform noise of one grey value to training images, so that they have a density."""
+    """Spread every grey value evenly over its cell (1/256 of the range; 1/17 for digits), so that images have a density."""
     data_root: str | None = None
     """Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data."""
 

@@ -128,8 +128,10 @@ PRESETS: dict[str, Config] = {
         _LADDER, "celeba", network={"multipliers": _SIZE_64}, training={"batch": 128}, images={"image_size": 64}
     ),
     "digits-t6": _small(_PAPER, "digits", batch=64, iterations=1200, lr=1e-3, lr_decay="cosine", ema=0.99),
-    "digits-t1k": _small(_T1K, "digits", batch=128, iterations=2500, lr=2e-3, lr_decay="cosine", ema=0.995),
-    "digits-ladder": _small(_LADDER, "digits", batch=32, iterations=4000, ema=0.995),
+    "digits-t1k": _with(
+        _small(_T1K, "digits", batch=128, iterations=2500, lr=2e-3, lr_decay="cosine", ema=0.995), images={"dequantise": True}
+    ),
+    "digits-ladder": _with(_small(_LADDER, "digits", batch=32, iterations=4000, ema=0.995), images={"dequantise": True}),
     "mnist-t6": _small(_PAPER, "mnist", batch=64, iterations=6000, lr=1e-3, lr_decay="cosine"),
     "mnist-ladder": _small(_LADDER, "mnist", batch=24, iterations=25_000),
     "fashion-mnist-ladder": _small(_LADDER, "fashion-mnist", batch=24, iterations=25_000),

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from springwell.config import ImageConfig
 from springwell.data import open_data
@@ -60,7 +61,7 @@ def test_half_are_mirrored():
     assert (same ^ mirrored).all()
     # Four standard errors of a fair coin thrown 4000 times.
     assert abs(mirrored.mean() - 0.5) < 4 * 0.5 / 4000**0.5
-    held = source(flip=True, dequantise=True).held_out(Noise(0, torch.arange(12)))
+    held = source(flip=True).held_out(Noise(0, torch.arange(12)))
     np.testing.assert_array_equal(to_bytes(held), TEST)
 
 
@@ -74,6 +75,19 @@ def test_dequantised_values_fill_their_cells():
     assert abs(u.var() - 1 / 12) < 4 * (1 / 180 / u.numel()) ** 0.5
     quarters = torch.histc(u.float(), 4, -0.5, 0.5) / u.numel()
     assert (quarters - 0.25).abs().max() < 5 * (0.25 * 0.75 / u.numel()) ** 0.5
+
+
+def test_the_cells_of_digits_are_those_of_their_17_values():
+    data, plain = open_data("digits", ImageConfig(dequantise=True)), open_data("digits")
+    assert data.cell == pytest.approx(2 / 16)
+    exact = load_digits().images[5::6][:, None]
+    u = data.held_out(Noise(0, torch.arange(299))).double().numpy() * 8 + 8 - exact
+    assert np.abs(u).max() <= 0.5 + 1e-5
+    assert abs(u.mean()) < 4 * (1 / 12 / u.size) ** 0.5
+    assert abs(u.var() - 1 / 12) < 4 * (1 / 180 / u.size) ** 0.5
+    np.testing.assert_allclose(plain.held_out(Noise(0, torch.arange(299))) * 8 + 8, exact, atol=0.5 * 16 / 255 + 1e-6)
+    assert open_data("digits", ImageConfig(image_size=16)).cell == pytest.approx(2 / 255)
+    assert open_data("checkerboard").cell == 0
 
 
 @pytest.mark.parametrize("options", [{}, {"flip": True}, {"flip": True, "dequantise": True}])

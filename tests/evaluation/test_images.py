@@ -26,7 +26,7 @@ def measured():
 def test_f_is_compared_at_level_0(measured):
     model, result, _, held_out = measured
     noise = Noise(3, torch.arange(N), DATA_STREAM)
-    clean = open_data("digits").held_out(noise)
+    clean = open_data("digits", model.config.images).held_out(noise)
     assert torch.equal(held_out, clean)
     a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
     scale = float(model.schedule.scale[0])

@@ -14,7 +14,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,12 @@ class Arrays:
     Attributes:
         train: uint8 ``[N, C, H, W]``.
         test: uint8 ``[M, C, H, W]``.
+        num_values: How many grey values there are, evenly spaced over 0 ... 255 (and rounded).
     """
 
     train: np.ndarray
     test: np.ndarray
+    num_values: int = 256
 
 
 def every(rows: np.ndarray, period: int) -> Arrays:
@@ -58,7 +60,7 @@ def digits() -> Arrays:
     """scikit-learn's 1797 digits of 8 x 8 pixels. Their grey values 0 ... 16 become 0 ... 255; every 6th image is test."""
     from sklearn.datasets import load_digits
 
-    return every(np.rint(load_digits().images * (255 / 16)).astype(np.uint8)[:, None], 6)
+    return replace(every(np.rint(load_digits().images * (255 / 16)).astype(np.uint8)[:, None], 6), num_values=17)
 
 
 def idx(root: Path, folders: Sequence[str], source: str) -> Arrays:

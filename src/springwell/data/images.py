@@ -162,7 +162,8 @@ def _find(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays | collec
         arrays = formats.npz(_path(spec), lambda line: reporter.say(f"{spec}: {line}"))
     else:
         return None
-    return Arrays(resize_rows(arrays.train, size), resize_rows(arrays.test, size))
+    resized = Arrays(resize_rows(arrays.train, size), resize_rows(arrays.test, size))
+    return arrays if resized.train.shape == arrays.train.shape else resized
 
 
 def image_shape(spec: str, images: ImageConfig) -> tuple[int, ...] | None:
@@ -204,15 +205,21 @@ def _from_cache(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays:
 def image_source(arrays: Arrays, images: ImageConfig) -> DataSource:
     """Batches of the rows of ``arrays``."""
     event_shape = tuple(arrays.train.shape[1:])
-    test = _Rows(arrays.test)
+    test, cell = _Rows(arrays.test), 255 / (arrays.num_values - 1)
+
+    def held_out(noise: Noise) -> Tensor:
+        rows = test(torch.arange(min(len(noise), len(arrays.test)), device=noise.device))
+        return _scaled(_dequantised(rows, cell, noise) if images.dequantise else rows)
+
     return DataSource(
         event_shape=event_shape,
-        sample=_Batches(arrays.train, images.flip, images.dequantise),
-        held_out=lambda noise: _scaled(test(torch.arange(min(len(noise), len(arrays.test)), device=noise.device))),
+        sample=_Batches(arrays.train, images.flip, cell if images.dequantise else None),
+        held_out=held_out,
         shift=torch.zeros(event_shape),
         scale=torch.ones(event_shape),
         num_held_out=len(arrays.test),
         fingerprint=_fingerprint(arrays.train),
+        cell=cell / 127.5,
     )
 
 
@@ -228,11 +235,17 @@ def _scaled(images: Tensor) -> Tensor:
     return images.float().div_(127.5).sub_(1)
 
 
-class _Batches:
-    """Draws training batches ``[N, C, H, W]``."""
+def _dequantised(images: Tensor, cell: float, noise: Noise) -> Tensor:
+    """Grey values spread evenly over their cells, which tile the line."""
+    values = (images.float() / cell).round_()
+    return values.add_(noise.uniform(*images.shape[1:])[: len(images)]).sub_(0.5).mul_(cell)
 
-    def __init__(self, rows: np.ndarray, flip: bool, dequantise: bool):
-        self.rows, self.flip, self.dequantise = _Rows(rows), flip, dequantise
+
+class _Batches:
+    """Draws training batches ``[N, C, H, W]``; dequantised if grey values have a ``cell``."""
+
+    def __init__(self, rows: np.ndarray, flip: bool, cell: float | None):
+        self.rows, self.flip, self.cell = _Rows(rows), flip, cell
 
     def __call__(self, noise: Noise) -> Tensor:
         # One float32 uniform has 24 bits, too few to choose evenly among millions of rows.
@@ -241,9 +254,7 @@ class _Batches:
         if self.flip:
             mirrored = noise.uniform() < 0.5
             images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)
-        if self.dequantise:
-            return _scaled(images.float().add_(noise.uniform(*images.shape[1:])).sub_(0.5))
-        return _scaled(images)
+        return _scaled(images if self.cell is None else _dequantised(images, self.cell, noise))
 
 
 class _Rows:

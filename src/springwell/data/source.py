@@ -38,6 +38,7 @@ class DataSource:
         toy: The exact density, where there is one.
         num_held_out: How many held-out points there are; None if without end.
         fingerprint: Of the training data, by which a resumed run notices that they are others; 0 where nothing can change.
+        cell: Distance of neighbouring grey values; 0 for data that are not quantised.
     """
 
     event_shape: tuple[int, ...]
@@ -48,6 +49,7 @@ class DataSource:
     toy: ToyData | None = None
     num_held_out: int | None = None
     fingerprint: int = 0
+    cell: float = 0.0
 
 
 def open_data(spec: str, images: ImageConfig | None = None, reporter: Reporter | None = None) -> DataSource:
