@@ -89,6 +89,11 @@ def evaluated(state: State) -> tuple[Tensor, Tensor, Tensor]:
     return y, log_p, grad
 
 
+def spread(mask: Tensor, y: Tensor) -> Tensor:
+    """A mask ``[N]`` of chains in a shape that broadcasts against y ``[N, ...]``."""
+    return mask.view(-1, *[1] * (y.ndim - 1))
+
+
 def begin(
     kernel: Kernel, y: Tensor, logdensity: LogDensity, step_size: Tensor, check: bool = True, level: Tensor | int | None = None
 ) -> tuple[State, LogDensity, Tensor]:

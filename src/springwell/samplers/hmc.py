@@ -19,9 +19,8 @@ from torch import Tensor
 from springwell.conditional import LogDensity
 from springwell.errors import UserError
 from springwell.noise import Noise
-from springwell.samplers.base import Info, Kernel, State, evaluated, init_with_gradient
+from springwell.samplers.base import Info, Kernel, State, evaluated, init_with_gradient, spread
 from springwell.samplers.integrator import Phase, check_inverse_mass, draw_momentum, hamiltonian, leapfrog
-from springwell.schedule import expand
 
 MAX_ENERGY_ERROR = 1000.0
 
@@ -50,7 +49,7 @@ def hmc(num_leapfrog: int = 2, inverse_mass: Tensor | None = None, max_energy_er
         # A proposal where the density is not finite is never taken.
         acceptance = torch.where(change.isfinite(), (-change).clamp(max=0).exp(), 0.0)
         accept = noise.uniform() < acceptance
-        take = expand(accept, y).bool()
+        take = spread(accept, y)
         new = State(torch.where(take, z.y, y), torch.where(accept, z.logdensity, log_p), torch.where(take, z.grad, grad))
         energy = torch.where(accept, h_start + change, h_start)
         return new, Info(acceptance, energy, change, ~(change < max_energy_error), num_gradients=num_leapfrog)

@@ -54,7 +54,7 @@ def leapfrog(z: Phase, logdensity: LogDensity, step_size: Tensor, inverse_mass: 
 
 def hamiltonian(z: Phase, inverse_mass: Tensor | None = None) -> Tensor:
     """H(y, p) ``[N]``."""
-    return torch.sub(0.5 * inner(z.p, velocity(z.p, inverse_mass)), z.logdensity)
+    return torch.add(-z.logdensity, inner(z.p, velocity(z.p, inverse_mass)), alpha=0.5)
 
 
 def draw_momentum(noise: Noise, y: Tensor, inverse_mass: Tensor | None = None) -> Tensor:

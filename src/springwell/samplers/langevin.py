@@ -13,7 +13,7 @@ from torch import Tensor
 
 from springwell.conditional import LogDensity, gradient, inner, value_and_grad
 from springwell.noise import Noise
-from springwell.samplers.base import Info, Kernel, State, evaluated, init_with_gradient
+from springwell.samplers.base import Info, Kernel, State, evaluated, init_with_gradient, spread
 
 
 def _langevin_init(y: Tensor, logdensity: LogDensity) -> State:
@@ -46,7 +46,7 @@ def _mala_step(
     # A proposal where the density is not finite is never taken.
     acceptance = log_ratio.clamp(max=0).exp().nan_to_num(nan=0.0)
     accept = noise.uniform() < acceptance
-    take = accept.view(-1, *[1] * (y.ndim - 1))
+    take = spread(accept, y)
     new = State(torch.where(take, proposal, y), torch.where(accept, log_p_new, log_p), torch.where(take, grad_new, grad))
     return new, Info(acceptance)
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from springwell.conditional import LogDensity, inner
 from springwell.errors import UserError
 from springwell.noise import Noise
-from springwell.samplers.base import Info, Kernel, State, evaluated, init_with_gradient
+from springwell.samplers.base import Info, Kernel, State, evaluated, init_with_gradient, spread
 from springwell.samplers.hmc import MAX_ENERGY_ERROR
 from springwell.samplers.integrator import Phase, check_inverse_mass, draw_momentum, hamiltonian, leapfrog, velocity
 from springwell.schedule import expand
@@ -65,13 +65,13 @@ Tensors = TypeVar("Tensors", Phase, Proposal)
 
 def _select(mask: Tensor, u: Tensors, v: Tensors) -> Tensors:
     """u for chains where the mask ``[N]`` is true, v elsewhere."""
-    return type(u)(*[torch.where(expand(mask, a).bool(), a, b) for a, b in zip(u, v, strict=True)])
+    wide = spread(mask, u[0])
+    return type(u)(*[torch.where(wide if a.ndim > 1 else mask, a, b) for a, b in zip(u, v, strict=True)])
 
 
-def is_turning(p_a: Tensor, p_b: Tensor, p_sum: Tensor, inverse_mass: Tensor | None = None) -> Tensor:
-    """The generalised U-turn criterion ``[N]`` for a stretch that ends in p_a and p_b."""
-    rho = p_sum - 0.5 * (p_a + p_b)
-    return (inner(velocity(p_a, inverse_mass), rho) <= 0) | (inner(velocity(p_b, inverse_mass), rho) <= 0)
+def is_turning(p_a: Tensor, p_b: Tensor, rho: Tensor, inverse_mass: Tensor | None = None) -> Tensor:
+    """The criterion ``[N]`` for a stretch from p_a to p_b; rho is the sum of its momenta, with the ends counted by half."""
+    return torch.minimum(inner(velocity(p_a, inverse_mass), rho), inner(velocity(p_b, inverse_mass), rho)) <= 0
 
 
 def completed_subtrees(leaf: int) -> list[int]:
@@ -113,31 +113,46 @@ class _Walk:
             going: Which chains take part ``[N]``; the others wait.
             u: Uniforms ``[N, num_leaves]``.
         """
-        log_weight, p_sum = torch.full_like(self.h_start, -torch.inf), torch.zeros_like(z.p)
-        proposal = Proposal(z.y, z.logdensity, z.grad, log_weight)
+        log_u = u.log().unbind(1)
+        weights: list[Tensor] = []
+        present: list[Tensor] = []
         firsts: dict[int, tuple[Tensor, Tensor]] = {}
         for n in range(num_leaves):
-            z = leapfrog(z, self.logdensity, step_size * expand(going, step_size), self.inverse_mass)
+            z = leapfrog(z, self.logdensity, torch.where(spread(going, z.y), step_size, 0.0), self.inverse_mass)
             weight = self.h_start - hamiltonian(z, self.inverse_mass)
-            usable = (weight > -self.max_energy_error) & (weight < torch.inf)
-            self.num_leaves += going
-            self.acceptance += torch.where(going & usable, weight.clamp(max=0).exp(), 0.0)
-            self.divergent |= going & ~usable
-
-            log_weight = torch.logaddexp(log_weight, weight)
-            chosen = u[:, n] < (weight - log_weight).exp()
-            proposal = _select(chosen, Proposal(z.y, z.logdensity, z.grad, weight), proposal)
-
-            going = going & usable
+            weights.append(weight)
+            present.append(going)
+            leaf = Proposal(z.y, z.logdensity, z.grad, weight)
+            if n == 0:
+                proposal, log_weight, p_sum = leaf, weight, z.p
+            else:
+                log_weight, p_sum = torch.logaddexp(log_weight, weight), p_sum + z.p
+                proposal = _select(log_u[n] < weight - log_weight, leaf, proposal)
+            going = going & self._usable(weight)
             if n % 2 == 0:
-                firsts[n.bit_count()] = z.p, p_sum
-            p_sum = p_sum + z.p
-            for first in completed_subtrees(n):
-                p_first, before = firsts[first.bit_count()]
-                going = going & ~is_turning(p_first, z.p, p_sum - before, self.inverse_mass)
+                # The sum of momenta up to the middle of this leaf, so that differences count both ends by half.
+                firsts[n.bit_count()] = z.p, torch.sub(p_sum, z.p, alpha=0.5)
+            else:
+                until = torch.sub(p_sum, z.p, alpha=0.5)
+                for first in completed_subtrees(n):
+                    p_first, begun = firsts[first.bit_count()]
+                    going = going & ~is_turning(p_first, z.p, until - begun, self.inverse_mass)
             if not bool(going.any()):
                 break
+        self._count(torch.stack(weights), torch.stack(present))
         return Tree(proposal, log_weight, p_sum), z, going
+
+    def _usable(self, weight: Tensor) -> Tensor:
+        return (weight > -self.max_energy_error) & (weight < torch.inf)
+
+    def _count(self, weight: Tensor, present: Tensor) -> None:
+        """Adds leaves ``[num_leaves, N]``, of which a chain has those where it was present."""
+        usable = self._usable(weight)
+        # One after the other: how a sum over leaves rounds would depend on how many the neighbours have.
+        for accepted in torch.where(present & usable, weight.clamp(max=0).exp(), 0.0):
+            self.acceptance += accepted
+        self.num_leaves += present.sum(0)
+        self.divergent |= (present & ~usable).any(0)
 
 
 def nuts(max_depth: int = 10, inverse_mass: Tensor | None = None, max_energy_error: float = MAX_ENERGY_ERROR) -> Kernel:
@@ -175,7 +190,8 @@ def nuts(max_depth: int = 10, inverse_mass: Tensor | None = None, max_energy_err
                 whole.p_sum + new.p_sum,
             )
             left, right = _select(forwards, left, z), _select(forwards, z, right)
-            going = going & ~is_turning(left.p, right.p, whole.p_sum, inverse_mass)
+            rho = torch.sub(whole.p_sum, left.p + right.p, alpha=0.5)
+            going = going & ~is_turning(left.p, right.p, rho, inverse_mass)
             if not bool(going.any()):
                 break
         proposal, num_leaves = whole.proposal, walk.num_leaves
