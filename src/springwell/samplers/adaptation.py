@@ -229,9 +229,7 @@ class Welford(NamedTuple):
         mean = y.mean(0)
         shift = mean - self.mean
         square = self.square + (y - mean).square().sum(0) + shift.square() * (self.num_draws * n / count)
-        return Welford(
-            count, self.mean + shift * (n / count), self.square + square + shift.square() * (self.num_draws * n / count)
-        )
+        return Welford(count, self.mean + shift * (n / count), square)
 
     @property
     def variance(self) -> Tensor:

@@ -42,7 +42,7 @@ def check_step_size(step_size: Tensor, num_chains: int, level: Tensor | int | No
     bad = ~((step_size > 0) & torch.isfinite(step_size)).expand(num_chains)
     if bool(bad.any()):
         value = float(step_size.expand(num_chains)[bad][0])
-        raise UserError(f"step size {value:g} of {_where(bad, level)}: must be a positive number")
+        raise UserError(f"step size {value:g} of {_where(bad, level)}: must be positive and finite")
 
 
 def check_start(y: Tensor, logdensity: Tensor | None, level: Tensor | int | None = None) -> None:
@@ -79,7 +79,7 @@ def warn_if_collapsed(acceptance: Tensor, num_steps: int, level: Tensor | int | 
         if not mean >= LOWEST_ACCEPTANCE:
             advice = "the chains stand still; use smaller steps, or tune_step_size"
         elif mean > HIGHEST_ACCEPTANCE:
-            advice = "steps are so small that chains hardly move; use larger ones, or tune_step_size"
+            advice = "such small steps hardly move a chain, or waste gradients; use larger ones, or tune_step_size"
         elif num_steps >= STEPS_TO_JUDGE and (stuck := int((here < STUCK_ACCEPTANCE).sum())):
             advice = f"{stuck} of {len(here)} chains never moved; start them elsewhere, or use smaller steps"
         else:
