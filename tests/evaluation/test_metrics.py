@@ -24,7 +24,7 @@ from springwell.evaluation.metrics import (
     reference_features,
     torchmetrics,
 )
-from springwell.evaluation.sources import array_images, folder_images, model_images, open_source
+from springwell.evaluation.sources import Images, array_images, folder_images, model_images, open_source
 from springwell.pictures import to_bytes
 from springwell.progress import Silent
 from tests.data.published import photographs, write_folder
@@ -215,6 +215,42 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path, monkeypatch):
     listener = Listener()
     assert len(reference_features(array_images("x", photographs(30, 8, 8).transpose(0, 3, 1, 2)), Tiny(), listener)) == 30
     assert "cannot be written" in listener.said[-1]
+
+
+def test_images_are_asked_for_together_and_computed_in_batches():
+    asked, sizes = [], []
+    rows = torch.from_numpy(photographs(50, 8, 8).transpose(0, 3, 1, 2).copy())
+
+    def some(start, stop):
+        asked.append((start, stop))
+        return rows[start:stop]
+
+    network = Tiny()
+    network.register_forward_pre_hook(lambda module, arguments: sizes.append(len(arguments[0])))
+    found = metrics.features(Images("x", 50, (3, 8, 8), some, together=20), network, batch=8)
+    assert torch.equal(found, Tiny()(rows))
+    assert asked == [(0, 24), (24, 48), (48, 50)]
+    assert sizes == [8, 8, 8, 8, 8, 8, 2]
+
+
+def test_interrupted_features_go_on(tmp_path):
+    rows = torch.from_numpy(photographs(50, 8, 8).transpose(0, 3, 1, 2).copy())
+    asked, listener, fail_at = [], Listener(), {24}
+
+    def some(start, stop):
+        if start in fail_at:
+            raise KeyboardInterrupt
+        asked.append(start)
+        return rows[start:stop]
+
+    images = Images("x", 50, (3, 8, 8), some)
+    with pytest.raises(KeyboardInterrupt):
+        metrics.features(images, Tiny(), batch=8, parts=tmp_path / "parts")
+    fail_at.clear()
+    found = metrics.features(images, Tiny(), listener, batch=8, parts=tmp_path / "parts")
+    assert torch.equal(found, Tiny()(rows))
+    assert asked == [0, 8, 16, 24, 32, 40, 48]
+    assert listener.said == ["features of x: 24 of 50 are done already"]
 
 
 def test_features_must_be_finite():

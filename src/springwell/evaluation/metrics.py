@@ -12,8 +12,8 @@ FID falls as N and M grow and is biased upward by several points below 10,000; c
 such bias. torchmetrics computes FID, KID and IS; features are float32, everything after them float64 but the distances
 between neighbours.
 
-Many processes share the images by whole batches: batch i goes to process i mod P, so that every feature is computed in the
-batch that a single process computes it in, and the result is the same.
+Many processes share the images by whole batches, so that every feature is computed in the batch that a single process computes
+it in, and the result is the same.
 
 References:
     Heusel et al., "GANs trained by a two time-scale update rule converge to a local Nash equilibrium", NeurIPS 2017.
@@ -66,7 +66,13 @@ class Network(Protocol):
     def __call__(self, images: Tensor) -> Tensor: ...
 
 
-def features(images: Images, network: Network, reporter: Reporter | None = None, batch: int | None = None) -> Tensor:
+def features(
+    images: Images,
+    network: Network,
+    reporter: Reporter | None = None,
+    batch: int | None = None,
+    parts: Path | None = None,
+) -> Tensor:
     """Features of all images, float32 ``[N, num_features]`` on the CPU, the same in every process.
 
     Args:
@@ -74,25 +80,52 @@ def features(images: Images, network: Network, reporter: Reporter | None = None,
         network: Inception.
         reporter: Is told of progress.
         batch: Images that are computed side by side. Default: 32 on a CPU, 256 elsewhere.
+        parts: A folder for what is done, from which an interrupted call with the same arguments goes on.
     """
     reporter = reporter or Silent()
     device = _device(network)
     batch = batch or (32 if device.type == "cpu" else 256)
     rank, world = (dist.get_rank(), dist.get_world_size()) if _distributed() else (0, 1)
+    share = batch * -(-images.together // batch)
     out = torch.empty(images.num, network.num_features)
-    with torch.inference_mode(), reporter.bar(f"features of {images.name}", images.num) as bar:
-        for first in range(0, images.num, batch * world):
-            mine = torch.zeros(batch, network.num_features, device=device)
-            start, stop = first + batch * rank, min(first + batch * (rank + 1), images.num)
+    done = 0 if parts is None else int(_gathered(torch.tensor([_read_parts(parts, out)], device=device)).min())
+    if done:
+        reporter.say(f"features of {images.name}: {done:,} of {images.num:,} are done already")
+    with reporter.bar(f"features of {images.name}", images.num, done) as bar:
+        for first in range(done, images.num, share * world):
+            mine = torch.zeros(share, network.num_features, device=device)
+            start, stop = first + share * rank, min(first + share * (rank + 1), images.num)
             if start < stop:
-                mine[: stop - start] = network(images.rows(start, stop).to(device))
-            end = min(first + batch * world, images.num)
-            # Only the last batch of all is not full, so the gathered rows are in order and what is too much is at the end.
+                rows = images.rows(start, stop)
+                with torch.inference_mode():
+                    mine[: stop - start] = torch.cat([network(part.to(device)) for part in rows.split(batch)])
+            end = min(first + share * world, images.num)
+            # Only the last share of all is not full, so the gathered rows are in order and what is too much is at the end.
             out[first:end] = _gathered(mine)[: end - first].cpu()
+            if parts is not None and rank == 0:
+                _write_part(parts, first, out[first:end])
             bar.advance(end - first)
     if not bool(torch.isfinite(out).all()):
         raise UserError(f"{images.name}: the network's features are not finite; use other weights, or --device cpu")
     return out
+
+
+def _write_part(parts: Path, start: int, rows: Tensor) -> None:
+    parts.mkdir(parents=True, exist_ok=True)
+    write_atomically(parts / f"{start:08d}.safetensors", save({"features": rows.contiguous()}))
+
+
+def _read_parts(parts: Path, out: Tensor) -> int:
+    """Fills ``out`` from the front with what an interrupted call left, and returns how many rows that were."""
+    done = 0
+    while (path := parts / f"{done:08d}.safetensors").is_file():
+        try:
+            rows = load(path.read_bytes())["features"]
+            out[done : done + len(rows)] = rows
+        except (OSError, KeyError, RuntimeError, SafetensorError):
+            break
+        done += len(rows)
+    return min(done, len(out))
 
 
 def reference_features(

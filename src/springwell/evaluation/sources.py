@@ -37,6 +37,7 @@ FEWEST = 20
 MOST = 50_000
 UNREADABLE = 0.01
 _MANY = 2000
+_CHAINS = 512
 _SPLITS = ("train", "test")
 _ARRAYS = (".npz", ".npy")
 
@@ -52,6 +53,7 @@ class Images:
         rows: (start, stop) -> uint8 ``[stop - start, C, H, W]``.
         key: Tells them from other images, for the cache; empty where they cannot be told.
         num_unreadable: How many more there would be.
+        together: How many are best asked for at once.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Images:
     rows: Callable[[int, int], Tensor]
     key: str = ""
     num_unreadable: int = 0
+    together: int = 1
 
 
 def open_source(
@@ -122,7 +125,7 @@ def model_images(name: str, model: Model, num: int, seed: int = 0) -> Images:
         samples = torch.cat([x.cpu() for x in model.sample_batches(stop, seed, start=start)])
         return torch.from_numpy(to_bytes(samples)).permute(0, 3, 1, 2)
 
-    return Images(name, num, model.event_shape, rows)
+    return Images(name, num, model.event_shape, rows, together=min(model.automatic_batch(), _CHAINS))
 
 
 def _array_file(text: str, path: Path, split: str, num: int, size: int | None, reporter: Reporter) -> Images:
