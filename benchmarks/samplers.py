@@ -50,7 +50,7 @@ from springwell.samplers import Kernel, hmc, mala, nuts, record_chain, run_chain
 from springwell.samplers.diagnostics import ess_bulk, ess_tail, split_rhat
 
 BANDS = {"mala": (0.5, 0.65), "hmc": (0.65, 0.85), "nuts": (0.75, 0.9)}
-WARM_UP = 400
+WARM_UP = 200
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def jax_conditional(model: Any, level: int, x_next: Tensor, ours: LogDensity) ->
 
     def array(value: Tensor) -> Any:
         # Convolutions in XLA's own layout: height, width, in, out.
-        return jnp.asarray((value.permute(2, 3, 1, 0) if value.ndim == 4 and value.shape[2] == 3 else value).numpy())
+        return jnp.asarray((value.permute(2, 3, 1, 0) if value.ndim == 4 and value.shape[2] == 3 else value).detach().numpy())
 
     def conv(h: Any, weight: Any, bias: Any = 0.0) -> Any:
         return jax.lax.conv_general_dilated(h, weight, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) + bias
@@ -176,7 +176,7 @@ def jax_conditional(model: Any, level: int, x_next: Tensor, ours: LogDensity) ->
         [
             (
                 array(b.conv1),
-                jnp.asarray(b.time.flatten().numpy()),
+                jnp.asarray(b.time.flatten().detach().numpy()),
                 [array(v) for v in b.conv2],
                 [array(v) for v in b.shortcut] if b.shortcut is not None else None,
             )
@@ -326,14 +326,19 @@ CONTESTANTS: dict[str, tuple[Callable[..., Contestant], tuple[str, ...]]] = {
 }
 
 
-def compete(name: str, sampler: str, target: Target, options: Options) -> dict[str, Any]:
+def warm_up(target: Target, options: Options) -> tuple[Tensor, Tensor]:
+    """Draws of the target, from the one point that all chains share, and the step size that found them."""
+    index, kernel = torch.arange(options.chains), hmc(4)
+    first = tune_step_size(kernel, target.logdensity, target.start, torch.tensor([0.05]), Noise(2, index))
+    steps = first.step_size.expand(options.chains)
+    return run_chain(kernel, first.y, target.logdensity, steps, WARM_UP, Noise(3, index))[0], first.step_size
+
+
+def compete(name: str, sampler: str, target: Target, warm: tuple[Tensor, Tensor], options: Options) -> dict[str, Any]:
     kernel = {"mala": mala, "hmc": hmc(options.leapfrog), "nuts": nuts()}[sampler]
-    index = torch.arange(options.chains)
-    # From the one point that all chains share to the target, by a kernel that is correct at any step size.
-    guess = torch.tensor([0.05])
-    first = tune_step_size(hmc(4), target.logdensity, target.start, guess, Noise(2, index), num_steps=100)
-    start, _ = run_chain(hmc(4), first.y, target.logdensity, first.step_size.expand(options.chains), WARM_UP, Noise(3, index))
-    tuned = tune_step_size(kernel, target.logdensity, start, first.step_size, Noise(4, index), BANDS[sampler], num_steps=60)
+    start, guess = warm
+    noise = Noise(4, torch.arange(options.chains))
+    tuned = tune_step_size(kernel, target.logdensity, start, guess, noise, BANDS[sampler], num_steps=60)
     delta = float(tuned.step_size)
     log(f"\n{name}, {sampler}: step size {delta:.4g}, acceptance {float(tuned.acceptance):.2f}")
 
@@ -395,10 +400,11 @@ def main() -> None:
             versions[package] = springwell.__version__ if package == "springwell" else "not installed"
     log(", ".join(f"{k} {v}" for k, v in versions.items()))
     targets = {"gaussian": gaussian, "network": network}
-    results = {
-        name: {sampler: compete(name, sampler, target, options) for sampler in options.samplers}
-        for name, target in ((name, targets[name](options)) for name in options.targets)
-    }
+    results: dict[str, Any] = {}
+    for name in options.targets:
+        target = targets[name](options)
+        warm = warm_up(target, options)
+        results[name] = {sampler: compete(name, sampler, target, warm, options) for sampler in options.samplers}
     if options.json:
         print(json.dumps({"versions": versions, "results": results}))
 
