@@ -3,8 +3,8 @@ r"""Step sizes that follow their acceptance, and masses that follow the target's
     log delta_t <- log delta_t + rate (acceptance_t - target)                              (Robbins and Monro)
 
 for every level t that had chains in this batch: what training does, with a small rate, and what the paper's rule takes here,
-with rate 1. Thousands of chains make an acceptance a precise number. That of MALA in high dimensions, 2 Phi(-c delta^3), falls by
-at most 1.5 per unit of log delta, so that a step is a contraction. For few chains there is dual averaging,
+with rate 1. Thousands of chains make an acceptance a precise number. That of MALA in high dimensions, 2 Phi(-c delta^3), falls
+by at most 1.5 per unit of log delta, so that a step is a contraction. For few chains there is dual averaging,
 
     Hbar <- (1 - 1 / (m + m_0)) Hbar + (target - acceptance) / (m + m_0)
     log delta = mu - sqrt(m) / gamma Hbar,      log deltabar <- m^-kappa log delta + (1 - m^-kappa) log deltabar
