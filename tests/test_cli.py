@@ -175,7 +175,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
         (["sample", "nowhere"], "nowhere: not a run"),
         (["evaluate", "nowhere"], "nowhere: not a run"),
         (["reproduce", "fig99"], "fig99"),
-        (["reproduce", "fig2", "--scale", "0"], "--scale 0.0: out of range"),
+        (["reproduce", "fig2", "--scale", "0"], "--scale 0: out of range"),
         (["frobnicate"], "command 'frobnicate': unknown; choose presets, train"),
     ],
 )

@@ -14,11 +14,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
@@ -26,6 +26,10 @@ from springwell import __version__
 from springwell.config import Config, flat
 from springwell.errors import DivergenceError, InterruptionError, UserError
 from springwell.presets import PRESETS, preset
+from springwell.progress import Reporter
+
+# Samples of images for the measures that a model makes of itself.
+QUICK = 256
 
 
 @dataclass(frozen=True)
@@ -93,11 +97,17 @@ class EvaluateCommand:
     run: tyro.conf.Positional[str]
     """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
     num: int | None = None
-    """Samples for the sample-based measures. Default: 2000 vectors or 256 images."""
+    """Samples. Default: 2000 vectors, or 50000 images for FID, KID, Inception score, precision and recall."""
     seed: int = 0
     """Of the samples."""
     out: Path | None = None
     """Where to write evaluation.json and the pictures. Default: the run directory, ./NAME-evaluation for other models."""
+    fid: bool = True
+    """Measure FID and its kin, of images; the other measures of images take 256 samples and a minute."""
+    reference: Literal["train", "test"] = "train"
+    """Images that samples are compared with. FIDs are published against the training images."""
+    inception: Path | None = None
+    """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
     common: Common = dataclasses.field(default_factory=Common)
 
 
@@ -128,16 +138,19 @@ class FidCommand:
 class ReproduceCommand:
     """Make a figure of the paper, with its numbers beside it."""
 
-    name: tyro.conf.Positional[Literal["fig2", "fig3", "ladder"]]
+    name: tyro.conf.Positional[Literal["fig2", "fig3", "ladder", "ablation", "table1", "table3", "table-bpd"]]
     """fig2: recovery likelihood against marginal short-run training; fig3: samples and densities of every level; ladder: the
-    adapted ladder against the authors' rule on images, at equal gradient evaluations."""
+    adapted ladder against the authors' rule on images, at equal gradient evaluations; ablation: the paper's settings and the
+    ladder by FID, at equal gradient evaluations; table1, table3, table-bpd: the paper's tables, filled from evaluated runs."""
     data: str | None = None
-    """What it is made on. Default: checkerboard; for ladder, digits (or mnist)."""
+    """What it is made on. Default: checkerboard; for ladder and ablation, digits (or mnist)."""
     out: Path = Path("figures")
     """Where the figure and its runs go."""
+    runs: Path = Path("runs")
+    """Where tables look for runs."""
     seed: int = 0
-    """Of training and sampling."""
-    scale: Annotated[float, tyro.conf.arg(help="Factor on the number of iterations; below 1 for a quick look.")] = 1.0
+    """Of training and sampling; of the first run where there are several."""
+    scale: Annotated[str, tyro.conf.arg(help="Factor on the number of iterations; below 1 for a quick look. cpu is 1.")] = "cpu"
     common: Common = dataclasses.field(default_factory=Common)
 
 
@@ -173,13 +186,22 @@ class ConvertCommand:
     common: Common = dataclasses.field(default_factory=Common)
 
 
+class Processes(NamedTuple):
+    """This process among those launched: its device, whether it is the first, and what the first does before others."""
+
+    device: str
+    main: bool
+    first: Callable[[], contextlib.AbstractContextManager[Any]]
+
+
 class Context:
     """What a command needs of the surroundings: the device, the reporter."""
 
     def __init__(self, common: Common):
         from springwell.progress import Terminal
 
-        self.common, self.reporter = common, Terminal()
+        self.common = common
+        self.reporter: Reporter = Terminal()
 
     def device(self) -> str:
         """The device for commands that do not train."""
@@ -196,6 +218,22 @@ class Context:
         except (RuntimeError, AssertionError, TypeError, NotImplementedError):
             raise UserError(f"--device {name}: not available here; use auto or cpu") from None
         return name
+
+    @contextlib.contextmanager
+    def processes(self) -> Iterator[Processes]:
+        """Joins the processes that torchrun or accelerate launched, if they did; only the first one talks."""
+        self.set_threads()
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            yield Processes(self.device(), True, contextlib.nullcontext)
+            return
+        from springwell.progress import Silent
+        from springwell.training.trainer import make_accelerator
+
+        accelerator = make_accelerator(self.common.device)
+        if not accelerator.is_main_process:
+            self.reporter = Silent()
+        yield Processes(str(accelerator.device), accelerator.is_main_process, accelerator.main_process_first)
+        accelerator.end_training()
 
     def set_threads(self) -> None:
         threads = self.common.threads
@@ -231,7 +269,8 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
     from springwell.training.run import Run, read_json
     from springwell.training.trainer import train
 
-    result = train(command.config, command.out, command.common.device, context.reporter, preview)
+    measure = _measure(command.config, context) if command.config.training.fid_every else None
+    result = train(command.config, command.out, command.common.device, context.reporter, preview, measure)
     out: dict[str, Any] = {
         "run": str(result.run),
         "status": result.status,
@@ -261,11 +300,32 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
     ):
         out["evaluation"] = known
     else:
-        out["evaluation"] = _evaluate(str(result.run), None, 0, result.run, context)
+        quick = EvaluateCommand(str(result.run), fid=False, common=command.common)
+        out["evaluation"] = _evaluate(quick, result.run, context, Processes(context.device(), True, contextlib.nullcontext))
     if not command.common.json:
         _print_evaluation(out["evaluation"])
         print(f"{result.run}: {result.iteration} iterations, {result.seconds:.0f} s; pictures: {result.run / 'report.png'}")
     return out
+
+
+def _measure(config: Config, context: Context) -> Callable[[Any], dict[str, Any]] | None:
+    """What measures the FID while training; None, with a word about it, where something is missing that it needs."""
+    from springwell.evaluation.metrics import torchmetrics
+    from springwell.evaluation.quality import quality
+    from springwell.evaluation.weights import load_inception
+
+    try:
+        torchmetrics()
+        network = load_inception(reporter=context.reporter)
+    except UserError as error:
+        if _is_main_process():
+            context.reporter.warn(f"--fid-every {config.training.fid_every}: the FID will not be measured; {error}")
+        return None
+
+    def measure(model: Any) -> dict[str, Any]:
+        return quality(model, network.to(model.device), config.training.fid_samples, only_fid=True)
+
+    return measure
 
 
 def _is_main_process() -> bool:
@@ -348,51 +408,100 @@ def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
 
 
 def evaluate_command(command: EvaluateCommand, context: Context) -> dict[str, Any]:
-    if command.num is not None and not 100 <= command.num <= 10_000:
-        raise UserError(f"--num {command.num}: out of range; use 100 ... 10000 (the MMD compares all pairs)")
     name = command.run.partition("@")[0].rpartition("/")[2]
     out = command.out or (Path(command.run) if Path(command.run).is_dir() else Path(f"{name}-evaluation"))
-    result = _evaluate(command.run, command.num, command.seed, out, context)
-    if not command.common.json:
+    with context.processes() as processes:
+        result = _evaluate(command, out, context, processes)
+    if not command.common.json and result:
         _print_evaluation(result)
         print(f"written: {out / 'evaluation.json'}, {out / 'report.png'}")
     return {"run": command.run, "out": str(out), "evaluation": result}
 
 
-def _evaluate(source: str, num: int | None, seed: int, out: Path, context: Context) -> dict[str, Any]:
+def _evaluate(command: EvaluateCommand, out: Path, context: Context, processes: Processes) -> dict[str, Any]:
+    """Measures a model, writes evaluation.json and the pictures; of many processes, the first one does."""
     from springwell import plots
     from springwell.evaluation.images import evaluate_images
     from springwell.evaluation.toy import evaluate
     from springwell.training.checkpoint import write_atomically
-    from springwell.training.run import Run, find, load_folder
+    from springwell.training.run import Run, find, load_folder, read_json, read_lines
 
-    folder = find(source)
-    model = load_folder(folder, context.device(), context.reporter.warn)
+    num, seed = command.num, command.seed
+    with processes.first():
+        folder = find(command.run)
+    model = load_folder(folder, processes.device, context.reporter.warn)
+    images = len(model.event_shape) == 3
+    limit = 1_000_000 if images else 10_000
+    if num is not None and not 100 <= num <= limit:
+        why = "" if images else " (the MMD compares all pairs)"
+        raise UserError(f"--num {num}: out of range; use 100 ... {limit}{why}")
     _writable(out)
-    if len(model.event_shape) == 3:
-        result, samples, held_out = evaluate_images(model, num or 256, seed, context.reporter)
-    else:
+    result: dict[str, Any] = {}
+    if processes.main and images:
+        measured = evaluate_images(model, min(num or QUICK, QUICK), seed, context.reporter)
+        result = measured.result
+    elif processes.main:
         result = evaluate(model, num or 2000, seed, context.reporter)
+    found = _quality(command, model, out, context, processes) if images and command.fid else None
+    if not processes.main:
+        return {}
+    path = out / "evaluation.json"
+    known = read_json(path) if images and path.exists() else {}
+    if found is None and isinstance(known, dict) and known.get("iteration") == result["iteration"]:
+        found = known.get("quality")
+    if found is not None:
+        result["quality"] = found
     with _write_errors(out):
-        if len(model.event_shape) == 3:
+        if images:
             title = f"{model.config.data}, iteration {model.iteration}"
-            plots.image_report(samples[:64], held_out[:64], out / "report.png", title)
+            plots.image_report(measured.samples[:64], measured.held_out[:64], out / "report.png", title)
+            plots.levels(out / "levels.png", result)
+            plots.neighbours(out / "neighbours.png", measured.samples, measured.neighbours)
         else:
             plots.preview(model, out / "report.png")
         if metrics := Run(folder).read_metrics():
-            plots.curves(out / "curves.png", metrics)
-        write_atomically(out / "evaluation.json", json.dumps(result, indent=1) + "\n")
+            plots.curves(out / "curves.png", metrics, read_lines(Run(folder).fid_path))
+        write_atomically(path, json.dumps(result, indent=1) + "\n")
     return result
+
+
+def _quality(command: EvaluateCommand, model: Any, out: Path, context: Context, processes: Processes) -> dict[str, Any] | None:
+    """FID and its kin; None, with a word about it, where the weights of Inception or torchmetrics are missing."""
+    from springwell.evaluation.metrics import torchmetrics
+    from springwell.evaluation.quality import PAPER_SAMPLES, quality
+    from springwell.evaluation.weights import load_inception
+
+    try:
+        torchmetrics()
+        with processes.first():
+            network = load_inception(command.inception, device=processes.device, reporter=context.reporter)
+    except UserError as error:
+        if command.inception is not None:
+            raise
+        context.reporter.warn(f"no FID: {error}")
+        return None
+    num = command.num or PAPER_SAMPLES
+    return quality(model, network, num, command.seed, command.reference, context.reporter, out / ".quality")
 
 
 def _print_evaluation(result: dict[str, Any]) -> None:
     n = result["num_samples"]
+    if "quality" in result:
+        from springwell.evaluation.metrics import metric_lines
+
+        print("\n".join(metric_lines(result["quality"])))
     if "f_gap" in result:
         gap, error = result["f_gap"], result["f_gap_standard_error"]
         spread = "" if error is None else f"+- {error:.2f} "
         print(f"f gap     {gap:+.2f} {spread}nats   mean f at level 0 of {n} held-out images less that of {n} samples")
         share = f"{100 * result['outside_samples']:.1f} % of {n} samples, {100 * result['outside_values']:.2f} % of values"
         print(f"outside   {share}, are outside [-{result['outside']}, {result['outside']}]")
+        if "neighbour_samples" in result:
+            near, held_out = result["neighbour_samples"], result["neighbour_held_out"]
+            share = (
+                f"{100 * result['nearer_than_99_percent']:.1f} % of {n} samples are nearer to one of {result['num_train']:,}"
+            )
+            print(f"copies    {share} training images than 99 % of {n} held-out images are; median {near:.3f}, {held_out:.3f}")
         accepted = result["acceptance"]
         print(f"accepted  {min(accepted):.2f} ... {max(accepted):.2f} over {len(accepted)} levels, {n} chains")
         return
@@ -414,8 +523,6 @@ def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
     from springwell.evaluation.metrics import image_metrics, metric_lines, reference_features, torchmetrics
     from springwell.evaluation.sources import FEWEST, MOST, open_source
     from springwell.evaluation.weights import load_inception
-    from springwell.progress import Silent
-    from springwell.training.trainer import make_accelerator
 
     limits = (
         ("num", command.num, FEWEST, 10**7),
@@ -426,26 +533,22 @@ def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
         if value is not None and not least <= value <= most:
             raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
     torchmetrics()
-    context.set_threads()
-    reporter = context.reporter if _is_main_process() else Silent()
-    accelerator = make_accelerator(command.common.device) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
-    device = context.device() if accelerator is None else str(accelerator.device)
     images = ImageConfig(image_size=command.image_size, data_root=command.data_root)
-    # The first process may have to download weights or to decode images that the others then find.
-    with contextlib.nullcontext() if accelerator is None else accelerator.main_process_first():
-        network = load_inception(command.inception, command.preprocessing, device, reporter)
-        a, b = (open_source(source, command.num, images, reporter) for source in (command.a, command.b))
-    for source in (a, b):
-        if source.shape[0] == 1:
-            reporter.say(f"{source.name}: grey images; their channel is repeated three times")
-    if a.shape[1:] != b.shape[1:]:
-        sizes = " and ".join(f"{x.shape[2]} x {x.shape[1]}" for x in (a, b))
-        reporter.warn(f"{a.name} and {b.name} have {sizes} pixels; resizing alone moves them apart, so give --image-size")
-    samples = reference_features(a, network, reporter, command.batch, keep=False)
-    reference = reference_features(b, network, reporter, command.batch)
-    if accelerator is not None:
-        accelerator.end_training()
-    if not _is_main_process():
+    with context.processes() as processes:
+        reporter = context.reporter
+        # The first process may have to download weights or to decode images that the others then find.
+        with processes.first():
+            network = load_inception(command.inception, command.preprocessing, processes.device, reporter)
+            a, b = (open_source(source, command.num, images, reporter) for source in (command.a, command.b))
+        for source in (a, b):
+            if source.shape[0] == 1:
+                reporter.say(f"{source.name}: grey images; their channel is repeated three times")
+        if a.shape[1:] != b.shape[1:]:
+            sizes = " and ".join(f"{x.shape[2]} x {x.shape[1]}" for x in (a, b))
+            reporter.warn(f"{a.name} and {b.name} have {sizes} pixels; resizing alone moves them apart, so give --image-size")
+        samples = reference_features(a, network, reporter, command.batch, keep=False)
+        reference = reference_features(b, network, reporter, command.batch)
+    if not processes.main:
         return {}
     result = image_metrics(samples, reference, network.fc, reporter)
     if not command.common.json:
@@ -456,17 +559,30 @@ def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
 
 
 def reproduce_command(command: ReproduceCommand, context: Context) -> dict[str, Any]:
-    if not 0 < command.scale <= 10:
-        raise UserError(f"--scale {command.scale}: out of range; use a value in (0, 10]")
+    try:
+        scale = 1.0 if command.scale == "cpu" else float(command.scale)
+    except ValueError:
+        scale = 0.0
+    if not 0 < scale <= 10:
+        raise UserError(f"--scale {command.scale}: out of range; use a value in (0, 10], or cpu")
     _writable(command.out)
+    if command.name.startswith("table"):
+        from springwell.experiments import tables
+
+        return _shown(tables.reproduce(command.name, command.out, command.runs), command)
     context.set_threads()
     reproduce = import_module(f"springwell.experiments.{command.name}").reproduce
     if command.name == "fig2" and command.data is not None:
         raise UserError(f"--data {command.data}: fig2 shows its own two data sets; leave it out")
     data = {} if command.data is None else {"data": command.data}
-    result = reproduce(command.out, command.seed, command.scale, command.common.device, context.reporter, **data)
+    return _shown(reproduce(command.out, command.seed, scale, command.common.device, context.reporter, **data), command)
+
+
+def _shown(result: dict[str, Any], command: ReproduceCommand) -> dict[str, Any]:
     if not command.common.json:
-        print(f"written: {result['figure']}, {result['numbers']}")
+        if result["table"]:
+            print(f"{result['table']}\n")
+        print(f"written: {', '.join(result['written'])}")
     return result
 
 

@@ -130,6 +130,10 @@ class TrainingConfig:
     """Iterations between checkpoints."""
     preview_every: int = 1000
     """Iterations between preview pictures. 0: none."""
+    fid_every: int = 0
+    """Iterations between measurements of the FID, of images; they go to fid.jsonl. 0: none."""
+    fid_samples: int = 2500
+    """Samples for each of them, the paper's number: too few for a FID to be quoted, enough for a curve."""
     keep: int = 2
     """Number of checkpoints kept."""
     accumulate: int = 1
@@ -199,7 +203,8 @@ class Config:
         for name in ("iterations", "batch", "log_every", "checkpoint_every", "keep"):
             _check(name, getattr(training, name), getattr(training, name) >= 1, "at least 1")
         _check("batch", training.batch, training.batch <= 10_000_000, "1 ... 10000000")
-        for name in ("warmup", "preview_every"):
+        _check("fid_samples", training.fid_samples, 20 <= training.fid_samples <= 1_000_000, "20 ... 1000000")
+        for name in ("warmup", "preview_every", "fid_every"):
             _check(name, getattr(training, name), getattr(training, name) >= 0, "at least 0")
         _check("lr", training.lr, 0 < training.lr <= 1, "a value in (0, 1], for instance 1e-3")
         for name in ("beta1", "beta2", "ema"):
@@ -217,6 +222,8 @@ class Config:
             raise UserError("--bandwidths: empty; give the scales of the random frequencies, for instance 1.5 5")
         if network.network == "resnet" and (network.width < 4 or network.width % 2):
             raise UserError(f"--width {network.width}: the level embedding needs an even number; use at least 4")
+        if network.network == "mlp" and training.fid_every:
+            raise UserError(f"--fid-every {training.fid_every}: for images; leave it out")
         if network.network == "mlp" and (training.compile or training.precision != "fp32"):
             option = "--compile" if training.compile else f"--precision {training.precision}"
             raise UserError(f"{option}: for --network resnet; leave it out for mlp")

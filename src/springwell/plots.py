@@ -141,6 +141,35 @@ def image_report(samples: Tensor, held_out: Tensor, path: Path, title: str = "")
     return save_figure(figure, path)
 
 
+def neighbours(path: Path, samples: Tensor, nearest: np.ndarray) -> None:
+    """A row per sample: the sample, then its nearest training images, uint8 ``[N, K, C, H, W]``, nearest first."""
+    rows = [np.concatenate([to_bytes(x[None]), near.transpose(0, 2, 3, 1)]) for x, near in zip(samples, nearest, strict=False)]
+    save_png(grid(np.concatenate(rows), len(rows[0])), path)
+
+
+def levels(path: Path, result: dict[str, Any]) -> Path:
+    """Energy gap and acceptance of every level."""
+    figure, axes = new_figure(1, 2, 3.0)
+    t = range(len(result["acceptance"]))
+    gap, error = (
+        [math.nan if v is None else v for v in result[name]] for name in ("f_gap_levels", "f_gap_levels_standard_error")
+    )
+    few = len(gap) <= 50
+    axes[0, 0].errorbar(t, gap, error, fmt="o" if few else "-", color="#20456e", ms=3, lw=1, elinewidth=0.5)
+    axes[0, 0].axhline(0, color="0.6", lw=0.8)
+    axes[0, 0].set_title("f gap, data less samples (nats)", fontsize=_TITLE)
+    axes[0, 1].plot(t, result["acceptance"], "o-" if few else "-", color="#20456e", ms=3, lw=1)
+    axes[0, 1].set_title("acceptance", fontsize=_TITLE)
+    axes[0, 1].set(ylim=(0, 1.05))
+    for ax in axes[0]:
+        ax.set(aspect="auto")
+        ax.set_xlabel("level t", fontsize=_TITLE)
+        ax.xaxis.set_major_locator(_ticks(6, integer=True))
+        ax.yaxis.set_major_locator(_ticks(5))
+        ax.tick_params(labelsize=7)
+    return save_figure(figure, path)
+
+
 def preview(model: Model, path: Path) -> None:
     """A picture of a model in training; vectors of other dimensions show their first two coordinates."""
     if len(model.event_shape) == 3:
@@ -157,23 +186,28 @@ def preview(model: Model, path: Path) -> None:
     save_figure(figure, path)
 
 
-def curves(path: Path, metrics: Sequence[dict[str, Any]]) -> Path:
-    """Per-level statistics over the iterations of a run."""
+def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dict[str, Any]] = ()) -> Path:
+    """Per-level statistics over the iterations of a run, and the FID where it was ``measured``."""
     from matplotlib import colormaps
 
     names = ("loss", "f_pos", "displacement", "acceptance", "step_size")
-    figure, axes = new_figure(1, len(names), 2.6)
+    fids = [(line["iteration"], line["fid"], line["num_samples"]) for line in measured if line.keys() >= {"fid", "num_samples"}]
+    figure, axes = new_figure(1, len(names) + bool(fids), 2.6)
     metrics = [line for line in metrics if all(isinstance(line.get(name), list) for name in names)]
     iterations = [line["iteration"] for line in metrics]
     num_levels = min((len(line[name]) for line in metrics for name in names), default=0)
     shown = sorted({round(i * (num_levels - 1) / min(7, max(1, num_levels - 1))) for i in range(8)} & set(range(num_levels)))
-    for ax, name in zip(axes[0], names, strict=True):
+    titles = (*names, f"FID ({fids[-1][2]:,} samples)") if fids else names
+    for ax, title in zip(axes[0], titles, strict=True):
         ax.set(aspect="auto")
-        ax.set_title(name, fontsize=_TITLE)
+        ax.set_title(title, fontsize=_TITLE)
         ax.set_xlabel("iteration", fontsize=_TITLE)
         ax.xaxis.set_major_locator(_ticks(3))
         ax.yaxis.set_major_locator(_ticks(4))
         ax.tick_params(labelsize=7)
+    if fids:
+        axes[0, -1].plot([row[0] for row in fids], [row[1] for row in fids], "o-", color="#20456e", lw=1, ms=3)
+    for ax, name in zip(axes[0], names, strict=False):
         for t in shown:
             colour = colormaps["viridis"](0.9 * t / max(1, num_levels - 1))
             values = [line[name][t] if line[name][t] is not None else math.nan for line in metrics]
@@ -182,7 +216,7 @@ def curves(path: Path, metrics: Sequence[dict[str, Any]]) -> Path:
     return save_figure(figure, path)
 
 
-def _ticks(number: int) -> Any:
+def _ticks(number: int, integer: bool = False) -> Any:
     from matplotlib.ticker import MaxNLocator
 
-    return MaxNLocator(number)
+    return MaxNLocator(number, integer=integer)

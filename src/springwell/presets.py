@@ -46,6 +46,7 @@ _PAPER = Config(
         log_every=100,
         checkpoint_every=1000,
         preview_every=5000,
+        fid_every=15_000,
     ),
     images=ImageConfig(flip=True),
 )
@@ -103,7 +104,7 @@ def _small(base: Config, data: str, **training: Any) -> Config:
     network = {"width": 32, "multipliers": (1, 2), "num_blocks": 1}
     if data != "digits":
         network |= {"num_blocks": 2, "unshuffle": 2}
-    often = {"lr": 3e-3, "warmup": 100, "log_every": 50, "checkpoint_every": 500, "preview_every": 500}
+    often = {"lr": 3e-3, "warmup": 100, "log_every": 50, "checkpoint_every": 500, "preview_every": 500, "fid_every": 0}
     return _with(base, data, network=network, training={**often, **training}, images={"flip": False})
 
 

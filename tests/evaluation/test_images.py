@@ -24,7 +24,7 @@ def measured():
 
 
 def test_f_is_compared_at_level_0(measured):
-    model, result, _, held_out = measured
+    model, result, _, held_out, _ = measured
     noise = Noise(3, torch.arange(N), DATA_STREAM)
     clean = open_data("digits", model.config.images).held_out(noise)
     assert torch.equal(held_out, clean)
@@ -41,7 +41,7 @@ def test_f_is_compared_at_level_0(measured):
 
 
 def test_samples_outside_are_counted(measured, monkeypatch):
-    model, result, samples, _ = measured
+    model, result, samples, *_ = measured
     assert torch.equal(samples, model.sample(N, seed=3))
     assert result["outside_values"] == float((samples.abs() > 1.2).double().mean())
     assert result["outside_samples"] == sum(bool((x.abs() > 1.2).any()) for x in samples) / N
@@ -65,10 +65,27 @@ def test_the_command_writes_numbers_and_pictures(measured, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     save_folder(model, tmp_path / "run")
     with pytest.raises(SystemExit) as stop:
-        main(["evaluate", "run", "--num", "100", "--seed", "3", "--device", "cpu"])
+        main(["evaluate", "run", "--no-fid", "--num", "100", "--seed", "3", "--device", "cpu"])
     said = capsys.readouterr().out
     assert stop.value.code == 0
     written = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert written == evaluate_images(model, 100, seed=3)[0]
     assert f"{written['f_gap']:+.2f} +- {written['f_gap_standard_error']:.2f} nats" in said
     assert (tmp_path / "run" / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_level_has_its_gap(measured):
+    model, result, *_ = measured
+    noise = Noise(3, torch.arange(N), DATA_STREAM)
+    clean = open_data("digits", model.config.images).held_out(noise)
+    on_the_way = {t: x for t, x, _ in model.trajectory(torch.arange(N), seed=3)}
+    for t in range(model.schedule.num_levels):
+        a, sigma, scale = (
+            float(values[t]) for values in (model.schedule.a_cum, model.schedule.sigma_cum, model.schedule.scale)
+        )
+        with torch.no_grad():
+            data = model.f(scale * (a * clean + sigma * noise.normal(1, 8, 8)), t)
+            samples = model.f(scale * on_the_way[t], t)
+        assert result["f_gap_levels"][t] == pytest.approx(float(data.mean() - samples.mean()), rel=1e-3, abs=1e-3)
+        error = math.sqrt(float(data.var() + samples.var()) / N)
+        assert result["f_gap_levels_standard_error"][t] == pytest.approx(error, rel=1e-3)

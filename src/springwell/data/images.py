@@ -209,7 +209,7 @@ def image_source(arrays: Arrays, images: ImageConfig) -> DataSource:
 
     def held_out(noise: Noise) -> Tensor:
         rows = test(torch.arange(min(len(noise), len(arrays.test)), device=noise.device))
-        return _scaled(_dequantised(rows, cell, noise) if images.dequantise else rows)
+        return scaled(_dequantised(rows, cell, noise) if images.dequantise else rows)
 
     return DataSource(
         event_shape=event_shape,
@@ -230,7 +230,7 @@ def _fingerprint(rows: np.ndarray) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _scaled(images: Tensor) -> Tensor:
+def scaled(images: Tensor) -> Tensor:
     """Numbers in [-1, 1] of bytes; of floats, which are overwritten, likewise."""
     return images.float().div_(127.5).sub_(1)
 
@@ -254,7 +254,7 @@ class _Batches:
         if self.flip:
             mirrored = noise.uniform() < 0.5
             images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)
-        return _scaled(images if self.cell is None else _dequantised(images, self.cell, noise))
+        return scaled(images if self.cell is None else _dequantised(images, self.cell, noise))
 
 
 class _Rows:

@@ -4,19 +4,24 @@ acceptance    of the chains at generation, per level (1 without a Metropolis tes
 f_gap         mean f(y_0, 0) of held-out data after the initial noise, less that of samples; nats, up to no constant, because
               both are of the same level. Samples of a model that matches its data have a gap of 0; a positive gap says that
               chains stop short of where the model puts its mass, or that the model prefers data it has not seen
+levels        the same gap at every level t, of held-out data diffused to it and of the samples on their way
 outside       share of samples with a value outside [-1.2, 1.2], and share of values
+neighbours    whether samples are copies: see :mod:`springwell.evaluation.neighbours`
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from springwell.data.images import open_arrays
 from springwell.data.source import open_data
 from springwell.errors import UserError
+from springwell.evaluation.neighbours import memorisation
 from springwell.evaluation.toy import DATA_STREAM
 from springwell.generate import Sample
 from springwell.model import Model
@@ -26,9 +31,16 @@ from springwell.progress import Reporter, Silent
 LIMIT = 1.2
 
 
-def evaluate_images(
-    model: Model, num: int = 256, seed: int = 0, reporter: Reporter | None = None
-) -> tuple[dict[str, Any], Tensor, Tensor]:
+class Measured(NamedTuple):
+    """Names and values, with sample counts and standard errors; samples; held-out images; neighbours of the first samples."""
+
+    result: dict[str, Any]
+    samples: Tensor
+    held_out: Tensor
+    neighbours: np.ndarray
+
+
+def evaluate_images(model: Model, num: int = 256, seed: int = 0, reporter: Reporter | None = None) -> Measured:
     """Measures a model of images.
 
     Args:
@@ -36,9 +48,6 @@ def evaluate_images(
         num: Samples, and held-out images.
         seed: Of the samples.
         reporter: Is told of progress.
-
-    Returns:
-        Names and values, with sample counts and standard errors; the samples; the held-out images.
     """
     reporter = reporter or Silent()
     data = open_data(model.config.data, model.config.images, reporter)
@@ -46,24 +55,29 @@ def evaluate_images(
         shapes = f"{list(data.event_shape)}, the model's {list(model.event_shape)}"
         raise UserError(f"--data {model.config.data}: its images have shape {shapes}; restore the data it was trained on")
     num = min(num, data.num_held_out or num)
-    num_levels = model.schedule.num_levels
-    x_0 = torch.empty(num, *model.event_shape, device=model.device)
-    acceptance = torch.zeros(num_levels, num, device=model.device)
+    num_levels, batch = model.schedule.num_levels, model.automatic_batch()
+    acceptance, f_samples, f_data = (torch.zeros(num_levels, num, dtype=torch.float64, device=model.device) for _ in range(3))
 
     def watch(first: int, sample: Sample) -> None:
         rows = slice(first, first + len(sample.x))
         if sample.t < num_levels:
-            acceptance[sample.t, rows] = sample.acceptance
-        if sample.t == 0:
-            x_0[rows] = sample.x
+            acceptance[sample.t, rows] = sample.acceptance.double()
+            f_samples[sample.t, rows] = _f(model, (sample.x - model.shift) / model.scale, sample.t, batch)
         bar.advance(len(sample.x))
 
     with reporter.bar("sampling (levels x samples)", num * (num_levels + 1)) as bar:
         samples = torch.cat(list(model.sample_batches(num, seed, watch=watch)))
     noise = Noise(seed, torch.arange(num, device=model.device), DATA_STREAM)
     held_out = data.held_out(noise)
-    diffused = model.schedule.diffuse(held_out, torch.zeros(num, dtype=torch.long, device=model.device), noise)
-    f_data, f_samples = _f(model, diffused), _f(model, (x_0 - model.shift) / model.scale)
+    for t in range(num_levels):
+        level = torch.full((num,), t, device=model.device)
+        f_data[t] = _f(model, model.schedule.diffuse(held_out, level, noise), t, batch)
+    gap = f_data.mean(1) - f_samples.mean(1)
+    errors = ((f_data.var(1) + f_samples.var(1)) / num).sqrt() if num > 1 else [math.nan] * num_levels
+    arrays = open_arrays(model.config.data, model.config.images, reporter)
+    assert arrays is not None
+    images = data.shift.to(held_out) + data.scale.to(held_out) * held_out
+    copies, neighbours = memorisation(samples, images, arrays.train, reporter=reporter)
     outside = samples.abs().flatten(1) > LIMIT
     result = {
         "data": model.config.data,
@@ -71,20 +85,27 @@ def evaluate_images(
         "initial_noise": float(model.schedule.sigma_cum[0]),
         "num_samples": num,
         "seed": seed,
-        "f_data": float(f_data.mean()),
-        "f_samples": float(f_samples.mean()),
-        "f_gap": float(f_data.mean() - f_samples.mean()),
-        "f_gap_standard_error": math.sqrt(float(f_data.var() + f_samples.var()) / num) if num > 1 else None,
+        "f_data": float(f_data[0].mean()),
+        "f_samples": float(f_samples[0].mean()),
+        "f_gap": float(gap[0]),
+        "f_gap_standard_error": _number(errors[0]),
         "outside": LIMIT,
         "outside_samples": float(outside.any(1).double().mean()),
         "outside_values": float(outside.double().mean()),
+        **copies,
+        "num_train": len(arrays.train),
         "acceptance": [round(a, 4) for a in acceptance.mean(1).tolist()],
+        "f_gap_levels": [_number(g) for g in gap],
+        "f_gap_levels_standard_error": [_number(e) for e in errors],
     }
-    return result, samples, data.shift.to(held_out) + data.scale.to(held_out) * held_out
+    return Measured(result, samples, images, neighbours)
 
 
-def _f(model: Model, x: Tensor) -> Tensor:
-    """f(scale_0 x, 0) ``[N]``, float64; x in standardised coordinates."""
+def _number(value: Tensor | float) -> float | None:
+    return None if math.isnan(value) else float(f"{float(value):.6g}")
+
+
+def _f(model: Model, x: Tensor, t: int, batch: int) -> Tensor:
+    """f(scale_t x, t) ``[N]``, float64; x in standardised coordinates."""
     with torch.no_grad():
-        parts = x.split(model.automatic_batch())
-        return torch.cat([model.f(model.schedule.scale[0].to(part.dtype) * part).double() for part in parts])
+        return torch.cat([model.f(model.schedule.scale[t].to(x.dtype) * part, t).double() for part in x.split(batch)])

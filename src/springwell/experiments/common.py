@@ -33,9 +33,20 @@ def trained(config: Config, folder: Path, device: str, reporter: Reporter) -> Mo
     return load(folder)
 
 
-def write(out: Path, name: str, figure: Any, numbers: dict[str, Any]) -> dict[str, Any]:
-    """Writes NAME.png and NAME.json and returns what the command prints."""
-    picture = save_figure(figure, out / f"{name}.png")
-    table = out / f"{name}.json"
-    write_atomically(table, json.dumps(numbers, indent=1) + "\n")
-    return {"figure": str(picture), "numbers": str(table), **numbers}
+def write(out: Path, name: str, figure: Any, numbers: dict[str, Any], table: str = "") -> dict[str, Any]:
+    """Writes NAME.png, NAME.json and, if there is a table, NAME.md; returns what the command prints."""
+    paths = [save_figure(figure, out / f"{name}.png"), out / f"{name}.json"]
+    write_atomically(paths[1], json.dumps(numbers, indent=1) + "\n")
+    if table:
+        paths.append(out / f"{name}.md")
+        write_atomically(paths[2], table + "\n")
+    return {"figure": str(paths[0]), "numbers": str(paths[1]), "table": table, "written": [str(p) for p in paths], **numbers}
+
+
+def markdown(headings: list[str], rows: list[list[str]]) -> str:
+    """A table with aligned columns."""
+    widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings))]
+    lines = [
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |" for row in [headings, *rows]
+    ]
+    return "\n".join([lines[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *lines[1:]])

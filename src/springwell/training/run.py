@@ -2,6 +2,7 @@
 
 config.json           the configuration, resolved
 metrics.jsonl         one line per --log-every iterations
+fid.jsonl             one line per --fid-every iterations, if asked for
 checkpoints/          the newest training states
 previews/             pictures made while training
 model.safetensors     the finished model (the moving average), with its step sizes
@@ -43,6 +44,8 @@ FREE_FIELDS = {
     "log_every",
     "checkpoint_every",
     "preview_every",
+    "fid_every",
+    "fid_samples",
     "keep",
     "tensorboard",
     "data_root",
@@ -60,6 +63,7 @@ class Run:
         self.path = Path(path)
         self.config_path = self.path / "config.json"
         self.metrics_path = self.path / "metrics.jsonl"
+        self.fid_path = self.path / "fid.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.previews = self.path / "previews"
         self.model_path = self.path / "model.safetensors"
@@ -109,24 +113,30 @@ class Run:
                 )
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; one that a crash cut short is left out."""
-        lines = []
-        for line in self.metrics_path.read_text(errors="replace").splitlines() if self.metrics_path.exists() else []:
-            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
-                values = json.loads(line)
-                values["iteration"] = int(values["iteration"])
-                lines.append(values)
-        return lines
+        """The lines of metrics.jsonl."""
+        return read_lines(self.metrics_path)
 
-    def truncate_metrics(self, iteration: int) -> None:
+    def truncate_logs(self, iteration: int) -> None:
         """Drops the lines after ``iteration``: the resumed run writes them again, and exactly the same."""
-        if self.metrics_path.exists():
-            kept = [line for line in self.read_metrics() if line["iteration"] <= iteration]
-            write_atomically(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept))
+        for path in (self.metrics_path, self.fid_path):
+            if path.exists():
+                kept = [line for line in read_lines(path) if line["iteration"] <= iteration]
+                write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def save_model(self, energy: torch.nn.Module, step_size: Tensor, shift: Tensor, scale: Tensor) -> None:
         iterations = self.read_config().training.iterations
         save_tensors(self.model_path, model_tensors(energy, step_size, shift, scale), iterations)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log, each with its iteration; one that a crash cut short is left out."""
+    lines = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
+            values = json.loads(line)
+            values["iteration"] = int(values["iteration"])
+            lines.append(values)
+    return lines
 
 
 def read_json(path: Path) -> Any:

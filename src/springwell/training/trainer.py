@@ -39,7 +39,7 @@ from springwell.progress import Reporter, Silent, Terminal
 from springwell.samplers import KERNELS, Chains, adapt_step_size
 from springwell.training.checkpoint import good_checkpoints, match, newest_record, save_checkpoint
 from springwell.training.ema import update_ema
-from springwell.training.run import Run, model_tensors
+from springwell.training.run import Run, model_tensors, read_lines
 
 Batch = TypeVar("Batch")
 STATISTICS = ("count", "loss", "f_pos", "f_neg", "displacement", "acceptance")
@@ -75,6 +75,7 @@ def train(
     device: str = "auto",
     reporter: Reporter | None = None,
     preview: Callable[[Model, Path], None] | None = None,
+    measure: Callable[[Model], dict[str, Any]] | None = None,
     stop_after: int | None = None,
 ) -> Result:
     """Trains the run in ``out``, from the beginning or from where it stopped.
@@ -85,6 +86,7 @@ def train(
         device: ``auto``, ``cpu``, ``cuda``, ...
         reporter: Is told of progress. Default: a progress bar on stderr; ``Silent()`` for none.
         preview: Draws a picture of the model to a path.
+        measure: Measures the model every ``config.training.fid_every`` iterations; all processes call it together.
         stop_after: Stop after so many iterations of this call, as an interruption would.
     """
     config.validate()
@@ -106,7 +108,7 @@ def train(
         if run.finished:
             return Result(run.path, "already finished", c.iterations, 0.0)
         try:
-            return _train(config, run, data, accelerator, reporter, preview, stop_after)
+            return _train(config, run, data, accelerator, reporter, preview, measure, stop_after)
         except OSError as error:
             kept = "its checkpoints are kept: mend that and run the same command again"
             raise UserError(f"--out {run.path}: cannot be written ({error.strerror or error}); {kept}") from None
@@ -119,6 +121,7 @@ def _train(
     accelerator: Accelerator,
     reporter: Reporter,
     preview: Callable[[Model, Path], None] | None,
+    measure: Callable[[Model], dict[str, Any]] | None,
     stop_after: int | None,
 ) -> Result:
     """The loop of :func:`train`, from the newest good checkpoint on."""
@@ -155,6 +158,9 @@ def _train(
         if main:
             save_checkpoint(run.checkpoints, state, iteration, c.keep)
 
+    def present() -> Model:
+        return Model(config, schedule, average, step_size, shift, scale, iteration)
+
     share = c.batch // world
     mine = torch.arange(share, device=accelerator.device) + share * accelerator.process_index
     parts = mine.chunk(c.accumulate)
@@ -170,6 +176,8 @@ def _train(
         reporter.bar(f"training {run.path}", c.iterations, start) as bar,
         closing(_in_time(draw, start * c.accumulate, last * c.accumulate, prefetch=len(data.event_shape) > 1)) as batches,
     ):
+        if measure and start and c.fid_every and start % c.fid_every == 0 and not _known(run, start, accelerator):
+            log.measured(start, measure(present()))
         while iteration < last and not _agree_to_stop(interrupted, accelerator, iteration):
             lr = learning_rate(config, iteration)
             for group in optimizer.param_groups:
@@ -215,11 +223,12 @@ def _train(
                 save()
             if preview and main and c.preview_every and iteration % c.preview_every == 0:
                 run.previews.mkdir(exist_ok=True)
-                model_now = Model(config, schedule, average, step_size, shift, scale, iteration)
                 try:
-                    preview(model_now, run.previews / f"{iteration:08d}.png")
+                    preview(present(), run.previews / f"{iteration:08d}.png")
                 except (DivergenceError, OSError) as error:
                     reporter.warn(f"no preview of iteration {iteration}: {error}")
+            if measure and c.fid_every and iteration % c.fid_every == 0:
+                log.measured(iteration, measure(present()))
         if iteration < last:
             save()
     if iteration >= c.iterations and main:
@@ -361,7 +370,8 @@ class _Log:
         self.main, self.writer = main, None
         if not main:
             return
-        run.truncate_metrics(start)
+        run.truncate_logs(start)
+        self.run = run
         if tensorboard:
             try:
                 from torch.utils.tensorboard import SummaryWriter
@@ -380,6 +390,12 @@ class _Log:
                 for t, v in enumerate(value if isinstance(value, list) else [value]):
                     if v is not None:
                         self.writer.add_scalar(f"{name}/{t}" if isinstance(value, list) else name, v, iteration)
+
+    def measured(self, iteration: int, values: dict[str, Any]) -> None:
+        """A line of fid.jsonl."""
+        if self.main:
+            with self.run.fid_path.open("a") as file:
+                file.write(json.dumps({"iteration": iteration, **values}) + "\n")
 
     def __enter__(self) -> _Log:
         return self
@@ -410,6 +426,12 @@ def _interruptible() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _known(run: Run, iteration: int, accelerator: Accelerator) -> bool:
+    """Whether the checkpoint that a run resumes from was measured before the run was interrupted."""
+    known = any(line["iteration"] == iteration for line in read_lines(run.fid_path)) if accelerator.is_main_process else False
+    return bool(accelerator.reduce(torch.tensor(float(known), device=accelerator.device)) > 0)
 
 
 def _agree_to_stop(interrupted: threading.Event, accelerator: Accelerator, iteration: int) -> bool:

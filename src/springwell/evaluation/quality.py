@@ -1,0 +1,56 @@
+"""FID and its kin of a model: its samples against images of the data set that it was trained on."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+from springwell.evaluation.inception import Inception
+from springwell.evaluation.metrics import features, fid, image_metrics, reference_features
+from springwell.evaluation.sources import model_images, open_source
+from springwell.model import Model
+from springwell.progress import Reporter, Silent
+
+PAPER_SAMPLES = 50_000
+
+
+def quality(
+    model: Model,
+    network: Inception,
+    num: int = PAPER_SAMPLES,
+    seed: int = 0,
+    split: Literal["train", "test"] = "train",
+    reporter: Reporter | None = None,
+    parts: Path | None = None,
+    only_fid: bool = False,
+) -> dict[str, Any]:
+    """Measures ``num`` samples; all processes call it together, and each draws its share.
+
+    Args:
+        model: A model of images.
+        network: Inception.
+        num: How many samples.
+        seed: Of the samples.
+        split: Which images of the model's data set they are compared with: all of them, but 50,000 at most.
+        reporter: Is told of progress.
+        parts: A folder for what is done, from which an interrupted call goes on; it is removed at the end.
+        only_fid: Leave out the other measures, which take minutes on a CPU.
+    """
+    reporter = reporter or Silent()
+    config = model.config
+    reference = open_source(f"{config.data}@{split}", None, config.images, reporter)
+    name = f"{num:,} samples"
+    if parts is not None:
+        state = [model.iteration, model.source and model.source.stat().st_mtime_ns, seed, num, config, network.digest]
+        parts = parts / hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+    samples = features(model_images(name, model, num, seed), network, reporter, parts=parts)
+    known = reference_features(reference, network, reporter)
+    if only_fid:
+        result: dict[str, Any] = {"num_samples": len(samples), "num_reference": len(known), "fid": fid(samples, known)}
+    else:
+        result = image_metrics(samples, known, network.fc, reporter)
+    if parts is not None:
+        shutil.rmtree(parts.parent, ignore_errors=True)
+    return {"reference": reference.name, "seed": seed, "inception_sha256": network.digest, **result}

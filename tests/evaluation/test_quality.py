@@ -1,0 +1,207 @@
+"""FID of a model against its parts, going on after an interruption, the FID over iterations, and the tables."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from springwell.cli import main
+from springwell.evaluation import quality as module
+from springwell.evaluation.metrics import fid, kid
+from springwell.evaluation.quality import quality
+from springwell.evaluation.sources import Images
+from springwell.experiments import ablation, tables
+from springwell.pictures import to_bytes
+from springwell.presets import preset
+from springwell.progress import Silent
+from springwell.training.run import Run, read_lines, save_folder
+from springwell.training.trainer import train
+from tests.evaluation.test_metrics import Tiny
+from tests.images import small_model
+from tests.training.test_images import tiny_digits
+
+
+@pytest.fixture(autouse=True)
+def _places(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def digits(split):
+    from springwell.data.formats import digits
+
+    return getattr(digits(), split)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_samples_are_compared_with_the_split(split):
+    model, network = small_model(), Tiny()
+    result = quality(model, network, 60, seed=4, split=split)
+    samples = network(torch.from_numpy(to_bytes(model.sample(60, seed=4))).permute(0, 3, 1, 2))
+    reference = network(torch.from_numpy(digits(split)))
+    assert result["fid"] == pytest.approx(fid(samples, reference), rel=1e-6)
+    assert result["kid"] == pytest.approx(kid(samples, reference, 30)[0], rel=1e-6)
+    assert result["reference"] == f"digits@{split}"
+    assert (result["num_samples"], result["num_reference"]) == (60, len(digits(split)))
+    assert result["inception_score"] is None
+
+
+def test_an_interrupted_measurement_goes_on(tmp_path, monkeypatch):
+    model, network = small_model(), Tiny()
+    drawn: list[int] = []
+    whole = module.model_images
+
+    def few(name, model, num, seed):
+        images = whole(name, model, num, seed)
+
+        def rows(start, stop):
+            if len(drawn) == 2:
+                drawn.append(-1)
+                raise KeyboardInterrupt
+            drawn.append(start)
+            return images.rows(start, stop)
+
+        return Images(images.name, images.num, images.shape, rows, together=32)
+
+    monkeypatch.setattr(module, "model_images", few)
+    with pytest.raises(KeyboardInterrupt):
+        quality(model, network, 150, parts=tmp_path / "parts")
+    result = quality(model, network, 150, parts=tmp_path / "parts")
+    assert drawn == [0, 32, -1, 64, 96, 128]
+    assert not (tmp_path / "parts").exists()
+    monkeypatch.setattr(module, "model_images", whole)
+    assert result["fid"] == pytest.approx(quality(model, network, 150)["fid"], rel=1e-9)
+
+
+def test_the_fid_is_measured_on_the_way_and_once(tmp_path):
+    measured = []
+
+    def measure(model):
+        measured.append(model.iteration)
+        return {"fid": float(model.iteration), "num_samples": 5}
+
+    config = tiny_digits(fid_every=4)
+    for stop in (8, 3, 20):
+        train(config, tmp_path / "run", "cpu", Silent(), measure=measure, stop_after=stop)
+    assert [line["iteration"] for line in read_lines(Run(tmp_path / "run").fid_path)] == [4, 8, 12]
+    assert measured == [4, 8, 12]
+    # A checkpoint whose measurement was lost is measured when the run goes on from it.
+    train(config, tmp_path / "other", "cpu", Silent(), measure=measure, stop_after=8)
+    Run(tmp_path / "other").fid_path.write_text('{"iteration": 4, "fid": 4.0, "num_samples": 5}\n{"itera')
+    train(config, tmp_path / "other", "cpu", Silent(), measure=measure)
+    assert read_lines(Run(tmp_path / "other").fid_path) == read_lines(Run(tmp_path / "run").fid_path)
+
+
+def test_training_from_the_command_line_measures_and_draws(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("springwell.evaluation.weights.load_inception", lambda *_, **__: Tiny())
+    options = (
+        "--iterations 4 --batch 8 --width 8 --num-levels 2 --fid-every 2 --fid-samples 30 --preview-every 0 --device cpu --json"
+    )
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "digits-ladder", *options.split(), "--out", "run"])
+    assert stopped.value.code == 0
+    lines = read_lines(Run("run").fid_path)
+    assert [(line["iteration"], line["num_samples"], line["num_reference"]) for line in lines] == [(2, 30, 1498), (4, 30, 1498)]
+    assert all(line["fid"] > 0 for line in lines)
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["evaluate", "run", "--num", "100", "--reference", "test", "--device", "cpu", "--json"])
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])["evaluation"]
+    assert result["quality"]["num_reference"] == 299
+    assert result["quality"]["num_samples"] == 100
+    for name in ("report.png", "levels.png", "neighbours.png", "curves.png"):
+        assert (tmp_path / "run" / name).read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "run" / ".quality").exists()
+    # What took long is kept by an evaluation that leaves it out.
+    with pytest.raises(SystemExit):
+        main(["evaluate", "run", "--no-fid", "--device", "cpu", "--json"])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["evaluation"]["quality"] == result["quality"]
+
+
+def test_tables_show_only_what_was_measured(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["reproduce", "table1", "--json"])
+    rows = {row["row"]: row for row in json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]}
+    ours = [row for row in rows.values() if row["preset"]]
+    assert len(ours) == 7
+    assert all(row["ours"] == ["not run", "not run"] for row in ours)
+
+    model = small_model()
+    model.config = replace(preset("cifar10-t6"), training=replace(preset("cifar10-t6").training, precision="bf16", seed=5))
+    run = tmp_path / "runs" / "mine"
+    save_folder(model, run)
+    (run / "evaluation.json").write_text(json.dumps({"quality": {"fid": 12.5, "num_samples": 1000, "inception_score": None}}))
+    other = tmp_path / "runs" / "other"
+    model.config = replace(model.config, training=replace(model.config.training, lr=1.0))
+    save_folder(model, other)
+    (other / "evaluation.json").write_text(json.dumps({"quality": {"fid": 1.0, "num_samples": 1000}}))
+    result = tables.reproduce("table1", tmp_path / "out", tmp_path / "runs")
+    cells = {row["preset"]: row["ours"] for row in result["rows"] if row["preset"]}
+    assert cells.pop("cifar10-t6") == ["12.50 (1,000 samples)", "not run"]
+    assert all(row == ["not run", "not run"] for row in cells.values())
+    assert "12.50" in (tmp_path / "out" / "table1.md").read_text()
+    for name in ("table3", "table-bpd"):
+        assert "not run" in tables.reproduce(name, tmp_path / "out", tmp_path / "runs")["table"]
+
+
+@pytest.mark.parametrize("data", ["digits", "mnist"])
+def test_the_rows_of_the_ablation_spend_the_same(data):
+    rows = ablation.configs(data, 1_000_000)
+    networks = {replace(config.network, output_scale="none", base_precision=0.0) for config in rows.values()}
+    assert len(networks) == 1
+    for config in rows.values():
+        config.validate()
+        one = config.training.batch * config.gradient_evaluations()
+        assert abs(config.training.iterations * one - 1_000_000) <= one / 2
+
+
+def test_the_ablation_writes_its_table(tmp_path, monkeypatch, capsys):
+    """At a thousandth of the budget, the rows that sample quickly, a network of six features, and one row that diverges."""
+    monkeypatch.setattr(ablation, "load_inception", lambda **_: Tiny())
+    monkeypatch.setattr(ablation, "BUDGET", {"digits": (3000, 40)})
+    quick = ablation.configs("digits", 3000)
+    quick = {name: quick[name] for name in ("T = 6, K = 10", "T = 6, K = 30", "ladder")}
+    wild = quick["T = 6, K = 30"]
+    quick["T = 6, K = 30"] = replace(wild, training=replace(wild.training, lr=1.0, iterations=30, warmup=0))
+    monkeypatch.setattr(ablation, "configs", lambda data, budget: quick)
+    monkeypatch.setattr(ablation, "ordering", lambda rows: ["paper: one"])
+    arguments = ["reproduce", "ablation", "--scale", "cpu", "--device", "cpu"]
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    numbers = json.loads((tmp_path / "figures" / "ablation-digits.json").read_text())
+    for name, row in numbers["rows"].items():
+        fids = [run["fid"] for run in row["runs"] if "fid" in run]
+        if len(fids) == 2:
+            assert row["fid"] == pytest.approx(sum(fids) / 2)
+            assert row["fid_std"] == pytest.approx(abs(fids[0] - fids[1]) / 2**0.5)
+            assert f"{row['fid']:.1f} +- {row['fid_std']:.1f}" in text
+        else:
+            assert name == "T = 6, K = 30"
+            assert "diverged (" in text
+    assert (tmp_path / "figures" / "ablation-digits.png").read_bytes().startswith(b"\x89PNG")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("quality.json")}
+    assert before
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_ordering_says_what_holds():
+    def row(value, std=0.1):
+        return {"fid": value, "fid_std": std, "runs": [{}, {}]}
+
+    rows = {
+        "T = 6, K = 50": row(10),
+        "T = 6, K = 30": row(12),
+        "T = 1000, DSM": row(11),
+        "T = 1000, K = 0": row(11.1, 2.0),
+        "T = 1, K = 180": {"fid": None, "fid_std": None, "runs": [{"diverged": "x"}]},
+    }
+    first, second, third, fourth = ablation.ordering(rows)
+    assert "K = 50 better than T = 6, K = 30; here that holds by 2.0 +- 0.1" in first
+    assert "is reversed by 1.0" in second
+    assert third.endswith("which decides nothing")
+    assert fourth.endswith("here not decided: one of them diverged")
