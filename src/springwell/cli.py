@@ -468,7 +468,8 @@ def _evaluate(command: EvaluateCommand, out: Path, context: Context, processes: 
 def _quality(command: EvaluateCommand, model: Any, out: Path, context: Context, processes: Processes) -> dict[str, Any] | None:
     """FID and its kin; None, with a word about it, where the weights of Inception or torchmetrics are missing."""
     from springwell.evaluation.metrics import torchmetrics
-    from springwell.evaluation.quality import PAPER_SAMPLES, quality
+    from springwell.evaluation.quality import quality
+    from springwell.evaluation.sources import MOST
     from springwell.evaluation.weights import load_inception
 
     try:
@@ -480,7 +481,7 @@ def _quality(command: EvaluateCommand, model: Any, out: Path, context: Context, 
             raise
         context.reporter.warn(f"no FID: {error}")
         return None
-    num = command.num or PAPER_SAMPLES
+    num = command.num or MOST
     return quality(model, network, num, command.seed, command.reference, context.reporter, out / ".quality")
 
 

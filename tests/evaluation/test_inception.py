@@ -18,23 +18,10 @@ from springwell.errors import UserError
 from springwell.evaluation import weights
 from springwell.evaluation.inception import BlockE, Convolution, Inception, Layer, _averaged, preprocess, resize_tf1
 from springwell.evaluation.weights import download, find_weights, load_inception, read_weights, save_inception
-from springwell.progress import Silent
+from tests.listener import Listener
 
 PUBLISHED = Path("~/data/inception/fid_inception_2015_12_05.pt").expanduser()
 ROUNDING = 2.0**-23
-
-
-class Listener(Silent):
-    """Keeps what it is told."""
-
-    def __init__(self):
-        self.said = []
-
-    def say(self, line):
-        self.said.append(line)
-
-    def warn(self, line):
-        self.said.append(line)
 
 
 @pytest.fixture(autouse=True)

@@ -26,9 +26,9 @@ from springwell.evaluation.metrics import (
 )
 from springwell.evaluation.sources import Images, array_images, folder_images, model_images, open_source
 from springwell.pictures import to_bytes
-from springwell.progress import Silent
 from tests.data.published import photographs, write_folder
 from tests.images import small_model
+from tests.listener import Listener
 
 DATA = Path("~/data").expanduser()
 
@@ -46,19 +46,6 @@ class Tiny(nn.Module):
     def forward(self, images):
         self.calls += 1
         return nn.functional.adaptive_avg_pool2d(images.float().mean(1, keepdim=True) / 64, (2, 3)).flatten(1)
-
-
-class Listener(Silent):
-    """Keeps what it is told."""
-
-    def __init__(self):
-        self.said = []
-
-    def say(self, line):
-        self.said.append(line)
-
-    def warn(self, line):
-        self.said.append(f"warning: {line}")
 
 
 @pytest.fixture(autouse=True)

@@ -220,6 +220,7 @@ def image_source(arrays: Arrays, images: ImageConfig) -> DataSource:
         num_held_out=len(arrays.test),
         fingerprint=_fingerprint(arrays.train),
         cell=cell / 127.5,
+        rows=arrays.train,
     )
 
 

@@ -36,7 +36,7 @@ from springwell.data.formats import Arrays, StoppedError, UnusableDataError, fir
 from springwell.errors import InterruptionError
 from springwell.locks import locked
 from springwell.progress import Reporter
-from springwell.training.checkpoint import write_atomically
+from springwell.training.checkpoint import file_sha256, write_atomically
 
 FORMAT = 1
 _LISTED = 1000
@@ -184,7 +184,7 @@ def _refuse_other(out: Path, plan: dict[str, Any]) -> None:
 def _verified(out: Path, reporter: Reporter) -> dict[str, Any]:
     _, record = open_prepared(out)
     for name in ("train", "test"):
-        if _file_digest(out / f"{name}.npy") != record.get("sha256", {}).get(name):
+        if file_sha256(out / f"{name}.npy") != record.get("sha256", {}).get(name):
             raise UnusableDataError(f"{out / name}.npy is not what was written; remove {out} and prepare it again")
     shutil.rmtree(out / ".parts", ignore_errors=True)
     reporter.say(f"{out} is complete already, and its checksums agree")
@@ -260,14 +260,6 @@ def _write_npy(out: Path, name: str, arrays: Iterable[np.ndarray], num: int, sha
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, out / f"{name}.npy")
-    return digest.hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
     return digest.hexdigest()
 
 

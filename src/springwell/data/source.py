@@ -39,6 +39,7 @@ class DataSource:
         num_held_out: How many held-out points there are; None if without end.
         fingerprint: Of the training data, by which a resumed run notices that they are others; 0 where nothing can change.
         cell: Distance of neighbouring grey values; 0 for data that are not quantised.
+        rows: The training images as bytes ``[N, C, H, W]``; None for other data.
     """
 
     event_shape: tuple[int, ...]
@@ -50,6 +51,7 @@ class DataSource:
     num_held_out: int | None = None
     fingerprint: int = 0
     cell: float = 0.0
+    rows: np.ndarray | None = None
 
 
 def open_data(spec: str, images: ImageConfig | None = None, reporter: Reporter | None = None) -> DataSource:

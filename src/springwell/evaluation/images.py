@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.data.images import open_arrays
 from springwell.data.source import open_data
 from springwell.errors import UserError
 from springwell.evaluation.neighbours import memorisation
@@ -74,10 +73,9 @@ def evaluate_images(model: Model, num: int = 256, seed: int = 0, reporter: Repor
         f_data[t] = _f(model, model.schedule.diffuse(held_out, level, noise), t, batch)
     gap = f_data.mean(1) - f_samples.mean(1)
     errors = ((f_data.var(1) + f_samples.var(1)) / num).sqrt() if num > 1 else [math.nan] * num_levels
-    arrays = open_arrays(model.config.data, model.config.images, reporter)
-    assert arrays is not None
+    assert data.rows is not None
     images = data.shift.to(held_out) + data.scale.to(held_out) * held_out
-    copies, neighbours = memorisation(samples, images, arrays.train, reporter=reporter)
+    copies, neighbours = memorisation(samples, images, data.rows, reporter=reporter)
     outside = samples.abs().flatten(1) > LIMIT
     result = {
         "data": model.config.data,
@@ -93,7 +91,7 @@ def evaluate_images(model: Model, num: int = 256, seed: int = 0, reporter: Repor
         "outside_samples": float(outside.any(1).double().mean()),
         "outside_values": float(outside.double().mean()),
         **copies,
-        "num_train": len(arrays.train),
+        "num_train": len(data.rows),
         "acceptance": [round(a, 4) for a in acceptance.mean(1).tolist()],
         "f_gap_levels": [_number(g) for g in gap],
         "f_gap_levels_standard_error": [_number(e) for e in errors],

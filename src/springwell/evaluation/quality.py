@@ -9,17 +9,15 @@ from typing import Any, Literal
 
 from springwell.evaluation.inception import Inception
 from springwell.evaluation.metrics import features, fid, image_metrics, reference_features
-from springwell.evaluation.sources import model_images, open_source
+from springwell.evaluation.sources import MOST, model_images, open_source
 from springwell.model import Model
 from springwell.progress import Reporter, Silent
-
-PAPER_SAMPLES = 50_000
 
 
 def quality(
     model: Model,
     network: Inception,
-    num: int = PAPER_SAMPLES,
+    num: int = MOST,
     seed: int = 0,
     split: Literal["train", "test"] = "train",
     reporter: Reporter | None = None,

@@ -33,7 +33,7 @@ from springwell.data.formats import first_line
 from springwell.errors import UserError
 from springwell.evaluation.inception import Inception, Layer, Preprocessing
 from springwell.progress import Reporter, Silent
-from springwell.training.checkpoint import write_atomically
+from springwell.training.checkpoint import file_sha256, write_atomically
 
 NAME = "pt_inception-2015-12-05-6726825d.pth"
 URL = f"https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/{NAME}"
@@ -103,16 +103,8 @@ def _how() -> str:
 
 def _check_name(path: Path) -> None:
     promised = re.search(r"-([0-9a-f]{8})\.\w+$", path.name)
-    if promised and not (found := _sha256(path)).startswith(promised[1]):
+    if promised and not (found := file_sha256(path)).startswith(promised[1]):
         raise UserError(f"--inception {path}: damaged; its SHA-256 begins with {found[:8]}, not {promised[1]}. {_how()}")
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def download(reporter: Reporter, url: str = "", sha256: str = "", timeout: float = 30) -> Path:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from springwell.config import Config
 from springwell.data import open_data
-from springwell.data.images import open_arrays
 from springwell.errors import UserError
 from springwell.evaluation.neighbours import nearest
 from springwell.evaluation.toy import DATA_STREAM, mmd
@@ -42,12 +41,12 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
     source = open_data(data, ladder.images, reporter)
     held_out = source.held_out(Noise(seed, torch.arange(min(NUM_SAMPLES, source.num_held_out or NUM_SAMPLES)), DATA_STREAM))
     figure, axes = new_figure(1, 3, 3.2)
-    arrays = open_arrays(data, ladder.images, reporter)
-    assert arrays is not None
+    rows = source.rows
+    assert rows is not None
 
     def distance(x: Tensor) -> float:
         """Median distance to the nearest training image, root mean square per value."""
-        return float(nearest(x.clamp(-1, 1), arrays.train)[0].median())
+        return float(nearest(x.clamp(-1, 1), rows)[0].median())
 
     numbers: dict[str, Any] = {"data": data, "seed": seed, "scale": scale, "num_samples": len(held_out)}
     numbers["held-out data"] = {"nearest": distance(held_out)}
@@ -66,6 +65,6 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
     for ax, (name, x) in zip(axes[0], panels.items(), strict=True):
         ax.imshow(grid(to_bytes(x[:64])).squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
         row = numbers[name]
-        note = f"MMD^2 {row['mmd2']:.1e} (null {row['mmd2_null_95']:.1e}), " if "mmd2" in row else ""
-        ax.set_title(f"{name}\n{note}nearest training image at {row['nearest']:.2f}", fontsize=8)
+        note = f"MMD^2 {row['mmd2']:.1e} (null {row['mmd2_null_95']:.1e})" if "mmd2" in row else ""
+        ax.set_title(f"{name}\n{note}\nnearest training image at {row['nearest']:.2f}", fontsize=8)
     return write(out, f"ladder-{data}", figure, numbers)

@@ -56,6 +56,15 @@ def write_atomically(path: Path, content: bytes | str | Callable[[BinaryIO], obj
         raise
 
 
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file of any size, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def save_tensors(path: Path, tensors: dict[str, Tensor], iteration: int) -> None:
     """Writes a safetensors file and then, beside it, the JSON that vouches for it; both atomically."""
     data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
