@@ -4,10 +4,12 @@ The paper's 32x32 network (N = 2, K = 30, T6) at width 128 and 32. Everything is
 
     bare        K gradients of the network and one forward and backward pass of positives and negatives, and nothing else
     iteration   of the real training loop, over the same batch
+    plain       the same iteration as a short script would do it: a network of torch's own layers, without spectral norms, and
+                autograd through well and spring together
     peak        the best throughput of any 3x3 convolution of this network alone, forward
     memory      growth of the process over its size before the chain, for several K
 
-Ratios are what carries over to another machine; seconds do not. About four minutes on two idle cores.
+Ratios are what carries over to another machine; seconds do not. About six minutes on two idle cores.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from springwell import Noise, preset
 from springwell.conditional import gradient
@@ -90,6 +93,61 @@ class Clock(Silent):
         pass
 
 
+class PlainBlock(nn.Module):
+    def __init__(self, num_in: int, num_out: int, num_time: int):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(num_in, num_out, 3, padding=1), nn.Conv2d(num_out, num_out, 3, padding=1)
+        self.time = nn.Linear(num_time, num_out)
+        self.shortcut = nn.Conv2d(num_in, num_out, 3, padding=1) if num_in != num_out else nn.Identity()
+        self.gain = nn.Parameter(torch.ones(num_out, 1, 1))
+
+    def forward(self, h: Tensor, e: Tensor) -> Tensor:
+        r = self.conv1(F.leaky_relu(h, 0.2)) + self.time(e)[:, :, None, None]
+        return self.shortcut(h) + self.gain * self.conv2(F.leaky_relu(r, 0.2))
+
+
+class PlainNetwork(nn.Module):
+    """The paper's 32x32 network as one would write it down."""
+
+    def __init__(self, width: int, num_blocks: int):
+        super().__init__()
+        self.embed = nn.Sequential(nn.Embedding(6, width), nn.Linear(width, 4 * width), nn.LeakyReLU(0.2))
+        self.embed.append(nn.Linear(4 * width, 4 * width)).append(nn.LeakyReLU(0.2))
+        self.first, self.last = nn.Conv2d(3, width, 3, padding=1), nn.Linear(4 * width, 2 * width)
+        sizes = [width] * num_blocks + [2 * width] * 3 * num_blocks
+        self.blocks = nn.ModuleList(PlainBlock(a, b, 4 * width) for a, b in zip([width, *sizes], sizes, strict=False))
+        self.num_blocks = num_blocks
+
+    def forward(self, y: Tensor, t: Tensor) -> Tensor:
+        e, h = self.embed(t), self.first(y)
+        for i, block in enumerate(self.blocks):
+            h = block(F.avg_pool2d(h, 2) if i and i % self.num_blocks == 0 else h, e)
+        return (F.relu(h).sum((2, 3)) * self.last(e)).sum(-1)
+
+
+def plain_iteration(width: int, batch: int, num_steps: int) -> Callable[[], None]:
+    """Alg. 1, written down: K Langevin steps by autograd, one loss of positives and negatives, Adam."""
+    network = PlainNetwork(width, 2)
+    adam = torch.optim.Adam(network.parameters(), 1e-4)
+    t = torch.arange(batch) % 6
+    y_t, x_next = torch.randn(batch, *SHAPE), torch.randn(batch, *SHAPE)
+
+    def work() -> None:
+        y = x_next.clone()
+        network.requires_grad_(False)
+        for _ in range(num_steps):
+            y = y.detach().requires_grad_()
+            log_p = network(y, t).sum() - (y - x_next).square().sum() / 2
+            y = y + 5e-5 * torch.autograd.grad(log_p, y)[0] + 1e-2 * torch.randn_like(y)
+        network.requires_grad_(True)
+        f_pos, f_neg = network(torch.cat([y_t, y.detach()]), torch.cat([t, t])).chunk(2)
+        adam.zero_grad()
+        (f_neg - f_pos).mean().backward()
+        adam.step()
+
+    return work
+
+
 def measure(width: int, batch: int, iterations: int, folder: Path) -> None:
     config = configuration(width, batch, folder / "images.npz")
     schedule = build_schedule(config)
@@ -106,21 +164,24 @@ def measure(width: int, batch: int, iterations: int, folder: Path) -> None:
     def loss() -> None:
         energy(torch.cat([y, y]), torch.cat([t, t])).sum().backward()
 
+    plainly = plain_iteration(width, batch, num_steps)
     gradient(level, y)
-    bare, real = [], []
+    bare, real, plain = [], [], []
     for i in range(iterations):
         bare.append(seconds(gradients, 1) + seconds(loss, 1))
         clock = Clock()
         train(config, folder / f"run-{width}-{i}", "auto", clock, stop_after=2)
         # The first iteration of a call starts the thread that draws batches.
         real.append(clock.times[2] - clock.times[1])
+        plain.append(seconds(plainly, 1))
     model = Model(config, schedule, energy, initial_step_size(config, schedule), torch.zeros(SHAPE), torch.ones(SHAPE))
     sampling = seconds(lambda: model.sample(16, batch=16), 1) / 16
     peak = peak_throughput(width, batch)
-    ratio = statistics.median(r / b for r, b in zip(real, bare, strict=True))
+    ratio, to_plain = (statistics.median(r / b for r, b in zip(real, other, strict=True)) for other in (bare, plain))
     print(f"\nwidth {width}, N = 2, K = {num_steps}, batch {batch}, {torch.get_num_threads()} threads")
-    print(f"  training iteration      {min(real):8.3f} s    bare {min(bare):.3f} s")
+    print(f"  training iteration      {min(real):8.3f} s    bare {min(bare):.3f} s, plain {min(plain):.3f} s")
     print(f"  iteration / bare        {ratio:8.3f}      median of {iterations} pairs")
+    print(f"  iteration / plain       {to_plain:8.3f}      median of {iterations} pairs")
     print(f"  operations              {cost.iteration_flops / 1e12:8.3f} TFLOP per iteration")
     print(f"  throughput              {cost.iteration_flops / min(real) / 1e9:8.1f} GFLOP/s")
     print(f"  of the best convolution {cost.iteration_flops / min(real) / peak:8.2f}      ({peak / 1e9:.1f} GFLOP/s)")

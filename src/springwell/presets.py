@@ -128,7 +128,7 @@ PRESETS: dict[str, Config] = {
     "celeba-ladder": _with(
         _LADDER, "celeba", network={"multipliers": _SIZE_64}, training={"batch": 128}, images={"image_size": 64}
     ),
-    "digits-t6": _small(_PAPER, "digits", batch=64, iterations=3000, lr=1e-3, lr_decay="cosine", ema=0.99),
+    "digits-t6": _small(_PAPER, "digits", batch=64, iterations=2300, lr=1e-3, lr_decay="cosine", ema=0.99),
     "digits-t1k": _with(
         _small(_T1K, "digits", batch=128, iterations=2500, lr=2e-3, lr_decay="cosine", ema=0.995), images={"dequantise": True}
     ),
