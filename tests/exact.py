@@ -1,10 +1,15 @@
 """Models whose every level is known in closed form, for tests."""
 
 import math
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from springwell.config import Config, SamplerConfig, ScheduleConfig
+from springwell.energy import ScaledEnergy
+from springwell.model import Model, build_schedule, initial_step_size
 from springwell.schedule import NoiseSchedule
 
 
@@ -45,3 +50,28 @@ def check_moments(x: Tensor, mean: float, variance: float, slack: float = 0.0) -
     assert within(float(x.mean()), mean, s / math.sqrt(n) + slack / 4.5)
     assert within(float((x - mean).square().mean()), variance, variance * math.sqrt(2 / n) + slack / 4.5)
     assert within(float((x - mean).pow(3).mean()), 0.0, s**3 * math.sqrt(15 / n) + slack / 4.5)
+
+
+class GaussianNetwork(torch.nn.Module):
+    """:class:`GaussianEnergy` as a network."""
+
+    def __init__(self, schedule: NoiseSchedule):
+        super().__init__()
+        self.f = GaussianEnergy(schedule)
+
+    def forward(self, y: Tensor, t: Tensor) -> Tensor:
+        return self.f(y, t)
+
+
+def gaussian_model(data: Path, dim: int = 3, num_levels: int = 9) -> Model:
+    """A model of data N(0, I) whose every level is exact; writes such data to ``data``, an .npy."""
+    rng = np.random.default_rng(0)
+    np.save(data, rng.standard_normal((400, dim)))
+    config = Config(
+        data=f"npy:{data}",
+        schedule=ScheduleConfig(schedule="log-snr", num_levels=num_levels, log_snr=(4.0, -5.0)),
+        sampler=SamplerConfig(chain_start="denoised", sample_steps=40),
+    )
+    schedule = build_schedule(config)
+    energy = ScaledEnergy(GaussianNetwork(schedule), schedule, "none")
+    return Model(config, schedule, energy, initial_step_size(config, schedule), torch.zeros(dim), torch.ones(dim))

@@ -89,11 +89,11 @@ def test_gradient_evaluations_are_what_an_iteration_does():
 
     from springwell import objectives
     from springwell.noise import Noise
-    from springwell.samplers import KERNELS, Chains
+    from springwell.samplers import Chains, make_kernel
     from springwell.schedule import NoiseSchedule
 
     schedule = NoiseSchedule.from_sigmas([0.5, 0.6])
-    for kernel in ("langevin", "mala"):
+    for kernel in ("langevin", "mala", "hmc"):
         for steps, jumps in ((3, 0), (5, 4), (11, 2)):
             rows = []
 
@@ -103,9 +103,9 @@ def test_gradient_evaluations_are_what_an_iteration_does():
 
             t = torch.tensor([0, 1, 1])
             y = torch.zeros(3, 2)
-            chains = Chains(KERNELS[kernel], steps, torch.ones(2), jumps)
+            chains = Chains(make_kernel(kernel, 3), steps, torch.ones(2), jumps)
             objectives.recovery(energy, energy, schedule, chains, torch.ones(2), t, y, y, Noise(0, torch.arange(3)))
-            config = changed(Config(), "sampler", kernel=kernel, num_steps=steps, jump_proposals=jumps)
+            config = changed(Config(), "sampler", kernel=kernel, num_leapfrog=3, num_steps=steps, jump_proposals=jumps)
             # The loss's one pass has the positives and the negatives; it counts as one evaluation.
             assert sum(rows) // 3 - 1 == config.gradient_evaluations()
 

@@ -37,7 +37,10 @@ def trained(tmp_path_factory):
     """A run with an evaluation and a picture, as ``springwell train`` leaves it."""
     out = tmp_path_factory.mktemp("zoo") / "tiny"
     train(tiny(), out, "cpu", Silent())
-    evaluation = {"data": "checkerboard", "iteration": 30, "num_samples": 2000, "kl": 0.123456, "modes": 8}
+    counts = {"num_samples": 10000, "num_reference": 9000, "kid_subsets": 100, "kid_subset_size": 1000, "neighbours": 3}
+    values = {"fid": 12.345, "kid": 0.001, "kid_std": 2e-4, "precision": 0.5, "recall": 0.25, "inception_score": None}
+    quality = {"reference": "mnist@test", "seed": 0, **counts, **values}
+    evaluation = {"data": "checkerboard", "iteration": 30, "num_samples": 2000, "kl": 0.123456, "modes": 8, "quality": quality}
     (out / "evaluation.json").write_text(json.dumps(evaluation))
     (out / "report.png").write_bytes(b"\x89PNG")
     return out
@@ -83,7 +86,15 @@ def test_ship_copies_exactly_the_files_of_a_finished_run(ship, run, tmp_path, mo
     for name in names - {"README.md"}:
         assert (folder / name).read_bytes() == (run / name).read_bytes()
     card = (folder / "README.md").read_text()
-    for words in ("# tiny", "springwell train tiny\n", "| kl | 0.1235 nats |", "Nothing else was tried.", 'sw.load("tiny")'):
+    found = "fid        12.35   10,000 samples, 9,000 reference images"
+    for words in (
+        "# tiny",
+        "springwell train tiny\n",
+        "| kl | 0.1235 nats |",
+        found,
+        "Nothing else was tried.",
+        'sw.load("tiny")',
+    ):
         assert words in card
     monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
     assert zoo.names() == ["tiny"]

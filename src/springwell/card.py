@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from springwell.config import Config, difference
+from springwell.evaluation.metrics import metric_lines
 from springwell.model import Model
 from springwell.presets import PRESETS
 from springwell.training.checkpoint import write_atomically
@@ -80,6 +81,9 @@ def card(model: Model, name: str | None = None, evaluation: dict[str, Any] | Non
             if key not in _LEFT_OUT and isinstance(value, (int, float)):
                 number = f"{value:.4g}" if isinstance(value, float) else str(value)
                 lines.append(f"| {key} | {number} {_UNITS[key]} |" if key in _UNITS else f"| {key} | {number} |")
+        if quality := evaluation.get("quality"):
+            found = [line for line in metric_lines(quality) if "not computed" not in line]
+            lines += ["", f"By Inception, against {quality['reference']}, seed {quality['seed']}:", "", "```", *found, "```"]
     if notes:
         lines += ["", notes.strip()]
     data = DATA_NOTES.get(config.data)

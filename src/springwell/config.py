@@ -72,8 +72,10 @@ class NetworkConfig:
 class SamplerConfig:
     """The chains, in training and in generation."""
 
-    kernel: Literal["langevin", "mala"] = "mala"
-    """langevin: without Metropolis test, as the authors do; mala: with it."""
+    kernel: Literal["langevin", "mala", "hmc"] = "mala"
+    """langevin: without Metropolis test, as the authors do; mala: with it; hmc: --num-leapfrog gradients per step and test."""
+    num_leapfrog: int = 2
+    """Leapfrog steps of an HMC step."""
     num_steps: int = 5
     """MCMC steps K per level in training. 0: one draw from the normal approximation of the conditional."""
     sample_steps: int | None = 20
@@ -88,7 +90,7 @@ class SamplerConfig:
     step_fraction: float = 0.45
     """For --step-size fraction."""
     target_acceptance: float | None = 0.65
-    """Adapt the step size of each level to this acceptance while training (mala). None: keep it fixed."""
+    """Adapt the step size of each level to this acceptance while training (mala, hmc). None: keep it fixed."""
     chain_start: Literal["noisy", "data", "denoised"] = "data"
     """Where chains start. noisy: at x_{t+1}, as in the paper. data: at y_t in training (x_{t+1} in generation); the truth is
     then a fixed point of the updates for every K, and a chain that cannot move gives no gradient instead of a runaway.
@@ -188,6 +190,7 @@ class Config:
         _check("num_steps", sampler.num_steps, 0 <= sampler.num_steps <= 100_000, "0 ... 100000")
         if sampler.sample_steps is not None:
             _check("sample_steps", sampler.sample_steps, 0 <= sampler.sample_steps <= 100_000, "0 ... 100000")
+        _check("num_leapfrog", sampler.num_leapfrog, 1 <= sampler.num_leapfrog <= 1000, "1 ... 1000")
         _check("jump_proposals", sampler.jump_proposals, 0 <= sampler.jump_proposals <= 1000, "0 ... 1000")
         if sampler.sample_jump_proposals is not None:
             value = sampler.sample_jump_proposals
@@ -198,7 +201,7 @@ class Config:
             _check(
                 "target_acceptance", sampler.target_acceptance, 0 < sampler.target_acceptance < 1, "a value in (0, 1), or None"
             )
-        if sampler.kernel == "mala" and sampler.noise_scale != 1:
+        if sampler.kernel != "langevin" and sampler.noise_scale != 1:
             raise UserError(f"--noise-scale {sampler.noise_scale}: a Metropolis test needs 1; use --kernel langevin")
         for name in ("iterations", "batch", "log_every", "checkpoint_every", "keep"):
             _check(name, getattr(training, name), getattr(training, name) >= 1, "at least 1")
@@ -273,7 +276,8 @@ class Config:
         if self.sampler.num_steps == 0:
             return 2
         jumps = -(-self.sampler.num_steps // STEPS_PER_JUMP) if self.sampler.jump_proposals else 0
-        chain = self.sampler.num_steps + (max(1, jumps) if self.sampler.kernel == "mala" else 0)
+        chain = self.sampler.num_steps * (self.sampler.num_leapfrog if self.sampler.kernel == "hmc" else 1)
+        chain += max(1, jumps) if self.sampler.kernel != "langevin" else 0
         chain += self.sampler.chain_start == "denoised"
         return chain + jumps * (self.sampler.jump_proposals + 1) + 1
 

@@ -23,7 +23,8 @@ from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.quadrature import Normaliser, normaliser
 from springwell.generate import Sample, denoise, progressive
 from springwell.noise import Noise
-from springwell.samplers import KERNELS, Chains
+from springwell.samplers import Chains, make_kernel
+from springwell.samplers.checks import warn_if_collapsed
 from springwell.schedule import NoiseSchedule
 
 SAMPLING_STREAM = 2**40
@@ -149,7 +150,9 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
             raise UserError(f"noise scale {noise_scale}: a Metropolis test needs 1; this model is sampled by {sampler.kernel}")
         noise = Noise(seed, index.to(self.device), SAMPLING_STREAM, ahead=STEPS_PER_JUMP)
         jumps, denoised = self.config.effective_sample_jumps, sampler.chain_start == "denoised"
-        chains = Chains(KERNELS[sampler.kernel], num_steps, self.step_size, jumps, noise_scale, denoised)
+        chains = Chains(
+            make_kernel(sampler.kernel, sampler.num_leapfrog), num_steps, self.step_size, jumps, noise_scale, denoised
+        )
         return progressive(self.energy, self.schedule, chains, self.event_shape, noise)
 
     def automatic_batch(self) -> int:
@@ -224,14 +227,19 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         watch: Callable[[int, Sample], None] | None,
     ) -> Tensor:
         u, worst = None, torch.zeros((), dtype=torch.long, device=self.device)
+        steps = self.config.effective_sample_steps if num_steps is None else num_steps
+        accepted = torch.ones(self.schedule.num_levels + 1, device=self.device)
         for t, u, acceptance in self.trajectory(torch.arange(start, start + rows), seed, num_steps, noise_scale):
             worst = torch.maximum(worst, (~torch.isfinite(u)).any() * (t + 1))
+            accepted[t] = acceptance.mean()
             if watch is not None:
                 watch(start, Sample(t, (self.shift + self.scale * u)[:wanted], acceptance[:wanted]))
         assert u is not None
         if int(worst):
             where = f"sampling diverged at level {int(worst) - 1} (values are not finite)"
             raise DivergenceError(f"{where}; train longer, or sample with fewer or smaller steps")
+        if steps and self.config.sampler.kernel != "langevin":
+            warn_if_collapsed(accepted[:-1], steps, torch.arange(self.schedule.num_levels, device=self.device))
         if self.config.sampler.denoise:
             u = denoise(self.energy, self.schedule, u)
         return (self.shift + self.scale * u)[:wanted]

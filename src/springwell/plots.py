@@ -21,6 +21,7 @@ LIMIT = 3.0
 PREVIEW_IMAGES = 36
 _CELLS = 240
 _TITLE = 8
+_BLUE, _RED = "#20456e", "#b3432b"
 
 
 def new_figure(rows: int, columns: int, size: float = 2.1) -> tuple[Any, Any]:
@@ -72,7 +73,7 @@ def draw_density(ax: Any, log_value: Tensor, limit: float = LIMIT, title: str = 
 
 def draw_points(ax: Any, x: Tensor, limit: float = LIMIT, title: str = "") -> None:
     inside = x[(x.abs() <= limit).all(-1)].cpu()
-    ax.scatter(inside[:, 0], inside[:, 1], s=1.2, c="#20456e", alpha=0.5, linewidths=0)
+    ax.scatter(inside[:, 0], inside[:, 1], s=1.2, c=_BLUE, alpha=0.5, linewidths=0)
     if outside := len(x) - len(inside):
         ax.text(0.98, 0.02, f"{outside} of {len(x)} outside", transform=ax.transAxes, ha="right", va="bottom", fontsize=5)
     ax.set(xlim=(-limit, limit), ylim=(-limit, limit))
@@ -155,10 +156,10 @@ def levels(path: Path, result: dict[str, Any]) -> Path:
         [math.nan if v is None else v for v in result[name]] for name in ("f_gap_levels", "f_gap_levels_standard_error")
     )
     few = len(gap) <= 50
-    axes[0, 0].errorbar(t, gap, error, fmt="o" if few else "-", color="#20456e", ms=3, lw=1, elinewidth=0.5)
+    axes[0, 0].errorbar(t, gap, error, fmt="o" if few else "-", color=_BLUE, ms=3, lw=1, elinewidth=0.5)
     axes[0, 0].axhline(0, color="0.6", lw=0.8)
     axes[0, 0].set_title("f gap, data less samples (nats)", fontsize=_TITLE)
-    axes[0, 1].plot(t, result["acceptance"], "o-" if few else "-", color="#20456e", ms=3, lw=1)
+    axes[0, 1].plot(t, result["acceptance"], "o-" if few else "-", color=_BLUE, ms=3, lw=1)
     axes[0, 1].set_title("acceptance", fontsize=_TITLE)
     axes[0, 1].set(ylim=(0, 1.05))
     for ax in axes[0]:
@@ -168,6 +169,122 @@ def levels(path: Path, result: dict[str, Any]) -> Path:
         ax.yaxis.set_major_locator(_ticks(5))
         ax.tick_params(labelsize=7)
     return save_figure(figure, path)
+
+
+def longrun(path: Path, result: dict[str, Any]) -> Path:
+    """Step size and acceptance over t; f gap, MMD and distance to the data over the steps, with and without spring."""
+    runs = list(result["runs"].values())
+    marginal = result.get("marginal", [])
+    images = "nearest" in runs[0]
+    figure, axes = new_figure(2, 2 + images, 3.0)
+    few = len(result["step_size"]) <= 50
+    style = {"marker": "o", "ms": 3, "lw": 1} if few else {"lw": 1}
+    axes[0, 0].plot(result["step_size"], color=_BLUE, **style)
+    axes[0, 0].set(yscale="log", xlabel="level t", title=f"step size of {result['method']}")
+    for number, run in enumerate(runs):
+        colour = _shade(number, len(runs))
+        axes[0, 1].plot(run["acceptance"], color=colour, label=f"{run['steps_per_level']} per level", **style)
+    axes[0, 1].set(ylim=(0, 1.05), xlabel="level t", title="acceptance")
+    axes[0, 1].axhspan(0.6, 0.9, color="0.93", zorder=0)
+    axes[0, 1].legend(fontsize=6)
+    _over_steps(axes[1, 0], runs, marginal, "f_gap", "f gap, data less samples (nats)", 0.0)
+    _over_steps(axes[1, 1], runs, marginal, "mmd2", "MMD^2 to held-out data", runs[-1].get("mmd2_null_95"))
+    if images:
+        _over_steps(
+            axes[0, 2], runs, marginal, "nearest", "distance to the nearest training image", result["held_out"]["nearest"]
+        )
+        moved = [(row["steps"], row["moved"]) for row in marginal if row["steps"]]
+        axes[1, 2].plot([m[0] for m in moved], [m[1] for m in moved], "s--", color=_RED, ms=3, lw=1)
+        axes[1, 2].set(xscale="log", xlabel="steps without spring", title="distance from where they began")
+    for ax in axes.flat:
+        ax.set(aspect="auto")
+        ax.title.set_fontsize(_TITLE)
+        ax.xaxis.label.set_fontsize(_TITLE)
+        ax.tick_params(labelsize=7)
+        if ax.get_xscale() == "linear":
+            ax.xaxis.set_major_locator(_ticks(6, integer=True))
+        if ax.get_yscale() == "linear":
+            ax.yaxis.set_major_locator(_ticks(5))
+    return save_figure(figure, path)
+
+
+def _over_steps(ax: Any, runs: list[Any], marginal: list[Any], name: str, title: str, line: float | None) -> None:
+    """A measure over the total number of steps; chains without spring go on where the longest run ended."""
+    with_spring = [row for row in runs if name in row]
+    total = [row["total_steps"] for row in with_spring]
+    errors = [row.get(f"{name}_standard_error", 0.0) for row in with_spring]
+    ax.errorbar(total, [row[name] for row in with_spring], errors, fmt="o-", color=_BLUE, ms=3, lw=1, label="with springs")
+    free = [row for row in marginal if name in row and row["steps"]]
+    if free:
+        steps, errors = [row["steps"] for row in free], [row.get(f"{name}_standard_error", 0.0) for row in free]
+        ax.errorbar(steps, [row[name] for row in free], errors, fmt="s--", color=_RED, ms=3, lw=1, label="then without")
+    if line is not None:
+        ax.axhline(line, color="0.6", lw=0.8)
+    ax.set(xscale="log", xlabel="steps in all, or without spring", title=title)
+    ax.legend(fontsize=6)
+
+
+def long_samples(path: Path, samples: dict[str, Tensor], columns: int = 16) -> Path:
+    """Rows of the same samples after more and more steps."""
+    figure, axes = new_figure(len(samples), 1, 1.0)
+    figure.set_size_inches(8.0, 0.75 * len(samples) + 0.2)
+    for ax, (name, x) in zip(axes[:, 0], samples.items(), strict=True):
+        picture = grid(to_bytes(x[:columns]), columns)
+        ax.imshow(picture[..., 0] if picture.shape[-1] == 1 else picture, cmap="gray", vmin=0, vmax=255)
+        ax.set_ylabel(name, fontsize=6, rotation=0, ha="right", va="center")
+    return save_figure(figure, path)
+
+
+def long_points(path: Path, samples: dict[str, Tensor]) -> Path:
+    """The same for vectors, a panel of points each."""
+    figure, axes = new_figure(1, len(samples))
+    limit = largest(*samples.values())
+    for ax, (name, x) in zip(axes[0], samples.items(), strict=True):
+        draw_points(ax, first_two(x), limit, name)
+    return save_figure(figure, path)
+
+
+def diagnosis(path: Path, rows: Sequence[tuple[str, Tensor, Tensor | None]]) -> Path:
+    """A row per level: traces of log p, ranks of the chains, and the energies beside their changes.
+
+    Args:
+        path: Where to.
+        rows: Name, log p ``[S, C]``, Hamiltonian ``[S, C]`` or None.
+    """
+    figure, axes = new_figure(len(rows), 3, 2.2)
+    for (left, middle, right), (name, log_p, energy) in zip(axes, rows, strict=True):
+        steps, num_chains = log_p.shape
+        for chain in range(min(num_chains, 8)):
+            left.plot(log_p[:, chain].cpu(), lw=0.5, color=_shade(chain, 8))
+        left.set_ylabel(name, fontsize=_TITLE)
+        left.set_title("log p over the steps (nats)", fontsize=_TITLE)
+        rank = log_p.flatten().argsort().argsort().view_as(log_p).cpu()
+        bins = 20
+        counts = torch.stack([torch.histc(rank[:, c].float(), bins, 0, log_p.numel()) for c in range(num_chains)])
+        middle.imshow(counts * bins / steps, cmap="RdBu_r", vmin=0, vmax=2, aspect="auto", interpolation="nearest")
+        middle.set_title("share of each chain in the ranks of log p", fontsize=_TITLE)
+        middle.set_ylabel("chain", fontsize=7)
+        if energy is None:
+            right.axis("off")
+        else:
+            centred, change = (energy - energy.mean()).flatten().cpu(), energy.diff(dim=0).flatten().cpu()
+            span = float(max(centred.abs().max(), change.abs().max()))
+            for values, label, colour in ((centred, "energy", _BLUE), (change, "its change", _RED)):
+                right.hist(values.numpy(), 40, (-span, span), density=True, histtype="step", color=colour, label=label)
+            right.legend(fontsize=6)
+            right.set_title("Hamiltonian, less its mean (nats)", fontsize=_TITLE)
+        for ax in (left, right):
+            ax.set(aspect="auto")
+            ax.xaxis.set_major_locator(_ticks(4))
+            ax.yaxis.set_major_locator(_ticks(4))
+            ax.tick_params(labelsize=7)
+    return save_figure(figure, path)
+
+
+def _shade(number: int, total: int) -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["viridis"](0.9 * number / max(1, total - 1))
 
 
 def preview(model: Model, path: Path) -> None:
@@ -188,8 +305,6 @@ def preview(model: Model, path: Path) -> None:
 
 def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dict[str, Any]] = ()) -> Path:
     """Per-level statistics over the iterations of a run, and the FID where it was ``measured``."""
-    from matplotlib import colormaps
-
     names = ("loss", "f_pos", "displacement", "acceptance", "step_size")
     fids = [(line["iteration"], line["fid"], line["num_samples"]) for line in measured if line.keys() >= {"fid", "num_samples"}]
     figure, axes = new_figure(1, len(names) + bool(fids), 2.6)
@@ -206,10 +321,10 @@ def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dic
         ax.yaxis.set_major_locator(_ticks(4))
         ax.tick_params(labelsize=7)
     if fids:
-        axes[0, -1].plot([row[0] for row in fids], [row[1] for row in fids], "o-", color="#20456e", lw=1, ms=3)
+        axes[0, -1].plot([row[0] for row in fids], [row[1] for row in fids], "o-", color=_BLUE, lw=1, ms=3)
     for ax, name in zip(axes[0], names, strict=False):
         for t in shown:
-            colour = colormaps["viridis"](0.9 * t / max(1, num_levels - 1))
+            colour = _shade(t, num_levels)
             values = [line[name][t] if line[name][t] is not None else math.nan for line in metrics]
             ax.plot(iterations, values, color=colour, lw=1, label=f"t = {t}")
     axes[0, 0].legend(fontsize=6)

@@ -9,9 +9,10 @@ import torch
 from springwell.conditional import Conditional
 from springwell.errors import DivergenceError, UserError
 from springwell.noise import Noise
-from springwell.samplers import KERNELS, mala, nuts, record_chain, run_chain
+from springwell.samplers import make_kernel, mala, nuts, record_chain, run_chain
 from springwell.schedule import NoiseSchedule
 
+KERNELS = {name: make_kernel(name) for name in ("langevin", "mala", "hmc", "nuts")}
 METROPOLIS = [name for name in KERNELS if name != "langevin"]
 
 

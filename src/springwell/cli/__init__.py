@@ -1,4 +1,4 @@
-"""The command line: springwell presets | train | sample | evaluate | fid | reproduce | data.
+"""The command line: springwell presets | train | sample | evaluate | fid | diagnose | longrun | reproduce | data.
 
 Parsing imports nothing heavy; a command imports torch when it runs. Results go to stdout, everything else to stderr. With
 ``--json`` the last line of stdout is one JSON object. Exit codes: 0 done, 1 diverged, 2 a value that cannot be used,
@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import tyro
 
 from springwell import __version__
+from springwell.cli.chains import DiagnoseCommand, LongrunCommand, diagnose_command, longrun_command
 from springwell.cli.common import Context, is_main_process
 from springwell.cli.data import ConvertCommand, DataCommand, convert_command, data_command
 from springwell.cli.evaluate import EvaluateCommand, FidCommand, evaluate_command, fid_command
@@ -36,6 +38,8 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Context], dict[str, Any]]]] = {
     "sample": (SampleCommand, sample_command),
     "evaluate": (EvaluateCommand, evaluate_command),
     "fid": (FidCommand, fid_command),
+    "diagnose": (DiagnoseCommand, diagnose_command),
+    "longrun": (LongrunCommand, longrun_command),
     "reproduce": (ReproduceCommand, reproduce_command),
     "convert-official": (ConvertCommand, convert_command),
     "data": (DataCommand, data_command),
@@ -94,10 +98,19 @@ def _usage() -> str:
     return "\n".join([*lines, "", "springwell COMMAND --help lists the options of a command."])
 
 
+def _warn(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
+) -> None:
+    """A warning of our own in one line; others as Python writes them."""
+    ours = category is RuntimeWarning
+    sys.stderr.write(f"warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of ``springwell``."""
     arguments = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in arguments
+    warnings.showwarning = _warn
     try:
         name, command = parse(arguments)
         result = COMMANDS[name][1](command, Context(command.common))

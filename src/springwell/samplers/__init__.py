@@ -8,10 +8,13 @@ from springwell.samplers.jumps import jump
 from springwell.samplers.langevin import langevin, mala
 from springwell.samplers.nuts import nuts
 
-KERNELS = {"langevin": langevin, "mala": mala, "hmc": hmc(), "nuts": nuts()}
+
+def make_kernel(name: str, num_leapfrog: int = 2) -> Kernel:
+    """The kernel of a name: langevin, mala, hmc with ``num_leapfrog`` steps, nuts."""
+    return {"langevin": langevin, "mala": mala, "hmc": hmc(num_leapfrog), "nuts": nuts()}[name]
+
 
 __all__ = [
-    "KERNELS",
     "Chains",
     "DualAveraging",
     "Info",
@@ -24,6 +27,7 @@ __all__ = [
     "hmc",
     "jump",
     "langevin",
+    "make_kernel",
     "mala",
     "nuts",
     "record_chain",

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -145,7 +146,7 @@ def tune_step_size(
     num_steps: int = 100,
     group: Tensor | None = None,
     max_rounds: int = 5,
-    name: str = "level",
+    levels: Sequence[int] | None = None,
 ) -> Tuned:
     """Finds the step size at which the mean acceptance of a pilot of chains lies in a band: the paper's rule per level.
 
@@ -163,7 +164,7 @@ def tune_step_size(
         num_steps: Steps of a round.
         group: The group of every chain ``[N]``, for instance its level. None: all in one.
         max_rounds: When to give up.
-        name: What to call a group in errors and warnings.
+        levels: The level of every group, to be named in errors and warnings. Default: the number of the group.
     """
     low, high = band
     if not 0 < low < high < 1:
@@ -172,9 +173,12 @@ def tune_step_size(
         raise UserError(f"num_steps {num_steps}, max_rounds {max_rounds}: need at least 2 steps and 1 round")
     step_size = torch.atleast_1d(step_size)
     num_groups = len(step_size)
-    level, group = group, torch.zeros(len(y), dtype=torch.long, device=y.device) if group is None else group
+    names = list(range(num_groups)) if levels is None else list(levels)
+    grouped = group is not None
+    group = torch.zeros(len(y), dtype=torch.long, device=y.device) if group is None else group
     if group.shape != y.shape[:1] or not bool(((group >= 0) & (group < num_groups)).all()):
         raise UserError(f"group: needs [{len(y)}] numbers in 0 ... {num_groups - 1}, one per chain")
+    level = torch.tensor(names, device=y.device)[group] if grouped else None
     state, logdensity, _ = begin(kernel, y, logdensity, step_size[group], True, level)
 
     delta, target = step_size.double(), 0.5 * (low + high)
@@ -197,7 +201,7 @@ def tune_step_size(
             break
     check_end(state.y, done, level)
     for t in outside.nonzero().flatten().tolist():
-        where = "" if level is None else f"{name} {t}: "
+        where = f"level {names[t]}: " if grouped else ""
         found = f"acceptance {float(acceptance[t]):.3g} at step size {float(delta[t]):.3g} after {done} steps"
         advice = "start the chains nearer to the target, or give another first step size"
         warnings.warn(f"{where}{found}, outside [{low:g}, {high:g}]; {advice}", RuntimeWarning, stacklevel=2)

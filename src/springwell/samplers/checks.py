@@ -72,7 +72,8 @@ def warn_if_collapsed(acceptance: Tensor, num_steps: int, level: Tensor | int | 
         num_steps: Over how many steps.
         level: Their levels.
     """
-    levels = torch.as_tensor(-1 if level is None else level, device=acceptance.device).expand(len(acceptance))
+    levels = torch.as_tensor(-1 if level is None else level, device=acceptance.device).expand(len(acceptance)).cpu()
+    acceptance = acceptance.cpu()
     for t in levels.unique().tolist():
         here = acceptance[levels == t]
         mean, name = float(here.mean()), "" if level is None else f"level {t}: "

@@ -36,7 +36,7 @@ from springwell.errors import DivergenceError, UserError
 from springwell.model import Model, build_energy, build_schedule, initial_step_size
 from springwell.noise import Noise
 from springwell.progress import Reporter, Silent, Terminal
-from springwell.samplers import KERNELS, Chains, adapt_step_size
+from springwell.samplers import Chains, adapt_step_size, make_kernel
 from springwell.training.checkpoint import good_checkpoints, match, newest_record, save_checkpoint
 from springwell.training.ema import update_ema
 from springwell.training.run import Run, model_tensors, read_lines
@@ -138,7 +138,7 @@ def _train(
     shift, scale = data.shift.to(accelerator.device), data.scale.to(accelerator.device)
     num_levels, dim = schedule.num_levels, math.prod(data.event_shape)
     statistics = torch.zeros(num_levels, len(STATISTICS), dtype=torch.float64, device=accelerator.device)
-    chains = Chains(KERNELS[sampler.kernel], sampler.num_steps, step_size, sampler.jump_proposals)
+    chains = Chains(make_kernel(sampler.kernel, sampler.num_leapfrog), sampler.num_steps, step_size, sampler.jump_proposals)
 
     state = {f"model.{name}": tensor for name, tensor in model_tensors(average, step_size, shift, scale).items()}
     state |= {f"current.{name}": tensor for name, tensor in energy.state_dict().items()}
@@ -207,7 +207,7 @@ def _train(
 
             sums = accelerator.reduce(sums)
             statistics += sums
-            if sampler.target_acceptance is not None and sampler.kernel == "mala" and sampler.num_steps:
+            if sampler.target_acceptance is not None and sampler.kernel != "langevin" and sampler.num_steps:
                 count, acceptance = sums[:, 0], sums[:, STATISTICS.index("acceptance")]
                 step_size.copy_(adapt_step_size(step_size, acceptance, count, sampler.target_acceptance))
             iteration += 1

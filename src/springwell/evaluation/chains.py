@@ -1,0 +1,123 @@
+r"""Whether chains at the levels of a model mix: R-hat, effective samples, acceptance, energies.
+
+At each of some levels t, one x_{t+1} of a progressive sample is held fixed, and C chains at p(. | x_{t+1}) start at C guesses
+of y_t, draws of the normal approximation. Their target is then the same one, so that R-hat can compare them. ``FREE`` asks the
+same of chains at f(., 0) without spring, which start at C progressive samples.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from springwell.conditional import Conditional, LogDensity, normal_approximation
+from springwell.energy.base import at_level
+from springwell.errors import UserError
+from springwell.model import Model
+from springwell.noise import Noise
+from springwell.progress import Reporter, Silent
+from springwell.samplers import make_kernel, record_chain
+from springwell.samplers.base import Trace
+from springwell.samplers.diagnostics import ess_bulk, split_rhat, summarise
+from springwell.samplers.levels import Steps, standing
+
+DIAGNOSE_STREAM = 2**45
+FREE = -1
+
+
+class Diagnosed(NamedTuple):
+    """The numbers of one level, and log p ``[S, C]`` and the Hamiltonian ``[S, C]`` (or None) of its chains."""
+
+    numbers: dict[str, Any]
+    log_p: Tensor
+    energy: Tensor | None
+
+
+def diagnose(
+    model: Model,
+    steps: Steps,
+    levels: list[int],
+    num_steps: int = 200,
+    num_chains: int = 16,
+    warmup: int = 50,
+    seed: int = 0,
+    reporter: Reporter | None = None,
+) -> list[Diagnosed]:
+    """Runs chains at each of the levels and measures them.
+
+    Args:
+        model: The model.
+        steps: The kernel with its step sizes.
+        levels: Which; ``FREE`` for level 0 without its spring.
+        num_steps: Steps that are measured.
+        num_chains: Chains of each level, C.
+        warmup: Steps before.
+        seed: Of all.
+        reporter: Is told of progress.
+    """
+    if num_chains < 2 or num_steps < 8 or warmup < 0:
+        raise UserError(f"{num_chains} chains, {num_steps} steps, {warmup} before: needs 2 chains, 8 steps and 0 at least")
+    reporter = reporter or Silent()
+    places = sorted({max(t, 0) for t in levels})
+    stood = standing(model, places, num_chains, seed, reporter)
+    kernel = make_kernel(steps.method.kernel, steps.method.num_leapfrog)
+    found = []
+    with reporter.bar(f"{num_steps} steps of {steps.method} (levels)", len(levels)) as bar:
+        for t in levels:
+            first = places.index(max(t, 0)) * num_chains
+            here = stood.take(slice(first, first + num_chains))
+            noise = Noise(seed, torch.arange(num_chains, device=model.device), DIAGNOSE_STREAM + t)
+            logdensity: LogDensity
+            if t == FREE:
+                y, logdensity = here.y, at_level(model.energy, here.t)
+                step_size = torch.tensor(steps.marginal, device=model.device)
+            else:
+                x_next = here.x_next[:1].expand_as(here.x_next)
+                logdensity, y = Conditional(model.energy, model.schedule, here.t, x_next), _guess(model, here.t, x_next, noise)
+                step_size = steps.step_size[t]
+            if warmup:
+                y = record_chain(kernel, y, logdensity, step_size, warmup, noise, warmup).draws[-1]
+            trace = record_chain(kernel, y, logdensity, step_size, num_steps, noise, level=max(t, 0))
+            found.append(_measure(t, float(step_size), trace, logdensity))
+            bar.advance()
+    return found
+
+
+def _guess(model: Model, t: Tensor, x_next: Tensor, noise: Noise) -> Tensor:
+    """Starts that differ from chain to chain by about the width of the conditional."""
+    eps = noise.normal(*model.event_shape)
+    if bool(model.schedule.spring[t].all()):
+        return normal_approximation(
+            model.energy, model.schedule, t, x_next, eps, damped=model.config.effective_sample_steps > 0
+        )
+    return x_next + 0.1 * eps
+
+
+def _measure(t: int, step_size: float, trace: Trace, logdensity: LogDensity) -> Diagnosed:
+    summary = summarise(trace)
+    with torch.no_grad():
+        log_p = torch.stack([logdensity(y).double() for y in trace.draws])
+    steps, num_chains = trace.draws.shape[:2]
+    worst = summary.ess_bulk.min()
+    numbers = {
+        "level": t if t != FREE else 0,
+        "spring": t != FREE,
+        "step_size": step_size,
+        "num_chains": num_chains,
+        "num_steps": steps,
+        "acceptance": summary.acceptance,
+        "rhat": float(summary.rhat.nan_to_num(1.0).max()),
+        "rhat_log_p": float(split_rhat(log_p[..., None])[0]),
+        "ess_bulk": float(worst),
+        "ess_tail": float(summary.ess_tail.min()),
+        "ess_log_p": float(ess_bulk(log_p[..., None])[0]),
+        "ess_per_gradient": float(worst) / summary.num_gradients,
+        "ebfmi": summary.ebfmi,
+        "drift": None if summary.drift is None else summary.drift.size,
+        "drift_z": None if summary.drift is None else summary.drift.z,
+        "divergent": summary.num_divergent,
+        "gradients_per_step": summary.num_gradients / (steps * num_chains),
+    }
+    return Diagnosed(numbers, log_p, trace.info.energy)

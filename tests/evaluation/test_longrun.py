@@ -1,0 +1,163 @@
+"""Long-run chains: exact on exact energies, the same bits after an interruption, and the commands that run them."""
+
+import json
+import math
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from springwell.evaluation import longrun
+from springwell.evaluation.chains import FREE, diagnose
+from springwell.evaluation.longrun import Plan, long_run, marks
+from springwell.progress import Silent
+from springwell.samplers.levels import Method, Steps
+from tests.exact import check_moments, gaussian_model
+
+HMC = Method("hmc", 2)
+
+
+def steps_of(model, fraction=0.8, marginal=0.7):
+    return Steps(HMC, (fraction * model.schedule.sigma[1:]).float(), marginal, list(range(9)), [0.8] * 10)
+
+
+def test_marks_are_powers_of_ten_and_the_end():
+    assert marks(0) == [0]
+    assert marks(1) == [0, 1]
+    assert marks(1000) == [0, 1, 10, 100, 1000]
+    assert marks(250) == [0, 1, 10, 100, 250]
+
+
+def test_samples_have_the_exact_law_with_springs_and_without(tmp_path):
+    """x_0 ~ N(0, 1) for unit data at any noise. 30 steps per level forget their starts to within 1 %."""
+    model = gaussian_model(tmp_path / "x.npy")
+    plan = Plan(steps=(30,), num=3000, marginal_steps=20)
+    result, samples = long_run(model, plan, steps_of(model), tmp_path)
+    check_moments(samples["30"], 0.0, 1.0, slack=0.01)
+    check_moments(samples["marginal-20"], 0.0, 1.0, slack=0.01)
+    assert abs(result["runs"]["30"]["f_gap"]) < 4.5 * result["runs"]["30"]["f_gap_standard_error"] + 0.05
+    assert [row["steps"] for row in result["marginal"]] == [0, 1, 10, 20]
+    # Independent unit Gaussians are sqrt(2) apart; chains move towards that.
+    moved = [row["moved"] for row in result["marginal"]]
+    assert moved[0] == 0 < moved[1] < moved[2]
+    assert abs(moved[3] - math.sqrt(2)) < 0.15
+    assert json.loads((tmp_path / "longrun.json").read_text()) == result
+
+
+class Stops(Silent):
+    """A reporter that is interrupted after some steps of the bars of chains."""
+
+    def __init__(self, after):
+        self.left = after
+
+    @contextmanager
+    def bar(self, what, total, start=0):
+        self.counts = "per level" in what or "without" in what
+        yield self
+
+    def advance(self, steps=1):
+        self.left -= self.counts
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(longrun, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(longrun, "STRETCH", 7)
+    model = gaussian_model(tmp_path / "x.npy")
+    plan = Plan(steps=(1, 3), num=5, marginal_steps=30)
+    whole, samples = long_run(model, plan, steps_of(model), tmp_path / "whole")
+    for after in (4, 3, 8, 3, 2):
+        with pytest.raises(KeyboardInterrupt):
+            long_run(model, plan, steps_of(model), tmp_path / "parts", Stops(after))
+    parts, again = long_run(model, plan, steps_of(model), tmp_path / "parts")
+    assert samples.keys() == again.keys()
+    for name, x in samples.items():
+        assert torch.equal(x, again[name]), name
+    for row, other in zip(whole["marginal"], parts["marginal"], strict=True):
+        assert row == pytest.approx(other, abs=1e-4)
+
+
+def test_samples_do_not_depend_on_the_batch_nor_on_their_number(tmp_path):
+    model = gaussian_model(tmp_path / "x.npy")
+    _, one = long_run(model, Plan((2,), 7, 12), steps_of(model), tmp_path / "a")
+    _, two = long_run(model, Plan((2,), 9, 12, batch=4), steps_of(model), tmp_path / "b")
+    for name, x in one.items():
+        assert torch.allclose(x, two[name][:7], atol=1e-6)
+
+
+def test_another_plan_starts_anew(tmp_path):
+    model = gaussian_model(tmp_path / "x.npy")
+    _, first = long_run(model, Plan((2,), 6, 0), steps_of(model), tmp_path)
+    _, other = long_run(model, Plan((2,), 6, 0, seed=1), steps_of(model), tmp_path)
+    assert not torch.equal(first["2"], other["2"])
+
+
+def test_good_chains_pass_their_diagnosis_and_slow_ones_do_not(tmp_path):
+    model = gaussian_model(tmp_path / "x.npy")
+    good = [d.numbers for d in diagnose(model, steps_of(model), [0, 4, 8, FREE], num_steps=300, num_chains=8)]
+    assert [row["level"] for row in good] == [0, 4, 8, 0]
+    assert [row["spring"] for row in good] == [True, True, True, False]
+    for row in good:
+        assert row["rhat"] < 1.05
+        assert row["ess_bulk"] > 300
+        assert row["ebfmi"] > 0.5
+        assert row["gradients_per_step"] == 2
+    slow = [d.numbers for d in diagnose(model, steps_of(model, 0.02, 0.02), [4, FREE], num_steps=300, num_chains=8)]
+    for row in slow:
+        assert row["rhat"] > 1.1
+        assert row["ess_bulk"] < 100
+
+
+@pytest.mark.parametrize("kernel", ["hmc", "nuts", "langevin"])
+def test_longrun_from_the_command_line(springwell, tmp_path, kernel):
+    quick = ("--pilot-chains", 4, "--pilot-steps", 6, "--pilot-levels", 3)
+    command = ("longrun", "digits-ladder", "--kernel", kernel, "--steps", 1, 2, "--num", 8, "--marginal-steps", 3, *quick)
+    result = springwell(*command, "--json")
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout.splitlines()[-1])
+    assert [row["total_steps"] for row in told["runs"].values()] == [12, 24]
+    out = tmp_path / f"digits-ladder-longrun-{kernel}"
+    for name in ("longrun.json", "longrun.png", "samples.png", f"steps-{'hmc2' if kernel == 'hmc' else kernel}.json"):
+        assert (out / name).stat().st_size > 100
+    again = springwell(*command, "--json")
+    assert json.loads(again.stdout.splitlines()[-1])["runs"] == told["runs"]
+
+
+def test_longrun_of_vectors_and_diagnose(springwell, tmp_path):
+    quick = ("--pilot-chains", 8, "--pilot-steps", 10)
+    result = springwell("longrun", "checkerboard", "--steps", 1, 5, "--num", 50, "--marginal-steps", 10, *quick)
+    assert result.returncode == 0, result.stderr
+    assert "10 without spring" in result.stdout
+    result = springwell("diagnose", "checkerboard", "--steps", 40, "--num", 4, *quick)
+    assert result.returncode == 0, result.stderr
+    assert "no spring" in result.stdout
+    found = json.loads((tmp_path / "checkerboard-chains" / "diagnosis.json").read_text())
+    assert [row["level"] for row in found["levels"]] == [0, 1, 2, 3, 0]
+    assert (tmp_path / "checkerboard-chains" / "diagnosis.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("longrun", "checkerboard", "--steps", "0"), "--steps 0: needs numbers of at least 1"),
+        (("longrun", "checkerboard", "--num", "0"), "--num 0: must be at least 1"),
+        (("longrun", "checkerboard", "--band", "0.9", "0.6"), "--band 0.9 0.6: needs 0 < low < high < 1"),
+        (("longrun", "checkerboard", "--pilot-chains", "0"), "--pilot-chains 0: out of range"),
+        (("diagnose", "checkerboard", "--levels", "4"), "--levels 4: out of range; this model has levels 0 ... 3"),
+        (("diagnose", "checkerboard", "--num", "1"), "--num 1: must be at least 2"),
+        (("diagnose", "nonsense"), "nonsense: not a run"),
+    ],
+)
+def test_bad_values_are_one_line(arguments, words, capsys, tmp_path, monkeypatch):
+    from springwell.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    error = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert words in error
+    assert error.count("\n") == 1
+    assert not np.any([path.name == "longrun.json" for path in tmp_path.rglob("*")])

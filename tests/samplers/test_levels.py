@@ -1,0 +1,83 @@
+"""Step sizes of all levels: tuned by a pilot, interpolated, frozen and kept."""
+
+import json
+
+import pytest
+import torch
+
+from springwell.errors import UserError
+from springwell.noise import Noise
+from springwell.progress import Silent
+from springwell.samplers import make_kernel, run_chain
+from springwell.samplers.levels import Method, Pilot, interpolate, kept_steps, spread_levels, standing, tune_levels
+from tests.exact import gaussian_model
+
+PILOT = Pilot(num_chains=64, num_steps=30)
+
+
+def test_spread_levels_are_even_and_have_both_ends():
+    assert spread_levels(1000, 5) == [0, 250, 500, 749, 999]
+    assert spread_levels(4, 50) == [0, 1, 2, 3]
+    assert spread_levels(1, 50) == [0]
+    assert spread_levels(7, 1) == [0]
+
+
+def test_interpolation_is_exact_for_linear_functions():
+    levels = torch.tensor([0, 3, 4, 9])
+    assert torch.allclose(interpolate(levels, 2.0 - 0.5 * levels, 10), 2.0 - 0.5 * torch.arange(10))
+    assert interpolate(torch.tensor([0]), torch.tensor([1.5]), 4).tolist() == [1.5] * 4
+
+
+@pytest.mark.parametrize("method", [Method("mala"), Method("hmc", 2), Method("nuts")])
+def test_every_level_is_inside_the_band_also_those_between(tmp_path, method):
+    """Fresh chains at all nine levels, of which four were tuned."""
+    model = gaussian_model(tmp_path / "x.npy", dim=40)
+    steps = tune_levels(model, method, PILOT._replace(max_levels=4))
+    assert len(steps.levels) == 4
+    assert len(steps.acceptance) == 5
+    chains = standing(model, list(range(9)), 100, seed=1)
+    noise, kernel = Noise(2, torch.arange(900)), make_kernel(method.kernel, method.num_leapfrog)
+    _, accepted = run_chain(kernel, chains.y, chains.conditional(model), steps.step_size[chains.t], 10, noise)
+    # A level's mean is over 1,000 probabilities, whose standard deviation is below 0.4: 0.06 are more than 4 standard errors.
+    for level in accepted.view(9, 100).mean(1).tolist():
+        assert 0.6 - 0.06 <= level <= 0.9 + 0.06
+
+
+def test_chains_stand_at_progressive_samples(tmp_path):
+    """x_{t+1} and y_t of the same samples: their regression is that of the exact joint law, y_t = a x_t."""
+    model = gaussian_model(tmp_path / "x.npy")
+    chains = standing(model, [2, 5], 4000, seed=0)
+    assert chains.t.tolist() == [2] * 4000 + [5] * 4000
+    for t in (2, 5):
+        y, x_next = (value[chains.t == t].double().flatten() for value in (chains.y, chains.x_next))
+        # Cov(y_t, x_{t+1}) = Var(y_t) = a^2, and Var(x_{t+1}) = 1, for data of unit variance.
+        a_square, n = float(model.schedule.scale[t] ** 2), len(y)
+        assert abs(float((y * x_next).mean()) - a_square) < 4.5 * (2 / n) ** 0.5 + 0.02
+        assert abs(float(y.square().mean()) - a_square) < 4.5 * a_square * (2 / n) ** 0.5 + 0.02
+
+
+def test_kept_steps_are_read_again_unless_anything_else_was_asked(tmp_path):
+    model, quick = gaussian_model(tmp_path / "x.npy"), Pilot(num_chains=8, num_steps=10)
+    first = kept_steps(model, Method(), quick, tmp_path, Silent())
+    path = tmp_path / "steps-hmc2.json"
+    known = json.loads(path.read_text())
+    assert known["step_size"] == first.step_size.tolist()
+    changed = {**known, "step_size": [1.0] * 9}
+    path.write_text(json.dumps(changed))
+    assert kept_steps(model, Method(), quick, tmp_path, Silent()).step_size.tolist() == [1.0] * 9
+    other = kept_steps(model, Method(), quick._replace(seed=1), tmp_path, Silent())
+    assert other.step_size.tolist() != [1.0] * 9
+    path.write_text("{ not json")
+    assert torch.equal(kept_steps(model, Method(), quick, tmp_path, Silent()).step_size, first.step_size)
+
+
+def test_langevin_keeps_the_steps_of_the_model(tmp_path):
+    model = gaussian_model(tmp_path / "x.npy")
+    steps = tune_levels(model, Method("langevin"))
+    assert torch.equal(steps.step_size, model.step_size)
+    assert steps.acceptance == []
+
+
+def test_a_pilot_without_chains_is_refused(tmp_path):
+    with pytest.raises(UserError, match="pilot of 0 chains per level: needs at least 1"):
+        tune_levels(gaussian_model(tmp_path / "x.npy"), Method(), Pilot(num_chains=0))
