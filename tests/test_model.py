@@ -67,6 +67,16 @@ def test_denoising_is_applied_when_asked(model, tmp_path):
     model.config = changed(model.config, "sampler", denoise=False)
 
 
+def test_chains_that_stand_still_are_named_by_their_level(model):
+    kept = model.step_size
+    for size, words in ((1e3, "level 2: acceptance .* the chains stand still"), (1e-7, "level 2: acceptance 1 over")):
+        model.step_size = kept.clone()
+        model.step_size[2] = size
+        with pytest.warns(RuntimeWarning, match=words):
+            model.sample(50)
+    model.step_size = kept
+
+
 def test_impossible_requests(model):
     for options in ({"num": 0}, {"num": 5, "batch": 0}, {"num": 5, "num_steps": -1}, {"num": 5, "noise_scale": 0.9}):
         with pytest.raises(UserError):

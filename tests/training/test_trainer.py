@@ -108,6 +108,18 @@ def test_step_sizes_are_adapted_and_saved(undisturbed):
     assert model.step_size.tolist() == pytest.approx(Run(undisturbed).read_metrics()[-1]["step_size"], rel=1e-5)
 
 
+def test_hmc_trains_adapts_and_samples(tmp_path):
+    config = changed(tiny(iterations=20), "sampler", kernel="hmc", num_leapfrog=3)
+    train(config, tmp_path / "run", "cpu")
+    model = load(tmp_path / "run")
+    assert not torch.allclose(model.step_size, (0.45 * model.schedule.sigma[1:]).float())
+    *_, (t, x, acceptance) = model.trajectory(torch.arange(16))
+    assert t == 0
+    assert bool(torch.isfinite(x).all())
+    # Without a Metropolis test the acceptance would be 1.
+    assert 0 < float(acceptance.mean()) < 1
+
+
 def test_fixed_step_sizes_stay(tmp_path):
     config = changed(tiny(iterations=5), "sampler", target_acceptance=None)
     train(config, tmp_path / "run", "cpu")
