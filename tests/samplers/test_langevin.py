@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from springwell.noise import Noise
-from springwell.samplers import KERNELS, langevin, mala, run_chain
+from springwell.samplers import langevin, make_kernel, mala, run_chain
 from tests.exact import check_moments, within
 
 
@@ -80,12 +80,12 @@ def test_langevin_step_is_equation_5():
     torch.testing.assert_close(moved, expected, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", ["langevin", "mala", "hmc", "nuts"])
 def test_a_chain_does_not_depend_on_its_neighbours(name):
     start = noise(50, 11).normal(3)
     step = torch.linspace(0.1, 0.9, 50)
-    whole, _ = run_chain(KERNELS[name], start, gaussian(1.0), step, 12, Noise(4, torch.arange(50), ahead=12))
-    part, _ = run_chain(KERNELS[name], start[20:30], gaussian(1.0), step[20:30], 12, Noise(4, torch.arange(20, 30)))
+    whole, _ = run_chain(make_kernel(name), start, gaussian(1.0), step, 12, Noise(4, torch.arange(50), ahead=12))
+    part, _ = run_chain(make_kernel(name), start[20:30], gaussian(1.0), step[20:30], 12, Noise(4, torch.arange(20, 30)))
     assert torch.equal(whole[20:30], part)
 
 
@@ -97,7 +97,7 @@ def test_no_gradient_is_wasted(name, evaluations):
         calls.append(len(y))
         return -0.5 * y.square().sum(-1)
 
-    run_chain(KERNELS[name], torch.zeros(3, 2), counted, torch.ones(3), 7, noise(3))
+    run_chain(make_kernel(name), torch.zeros(3, 2), counted, torch.ones(3), 7, noise(3))
     assert len(calls) == evaluations
 
 
