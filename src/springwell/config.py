@@ -138,6 +138,9 @@ class TrainingConfig:
     """Samples for each of them, the paper's number: too few for a FID to be quoted, enough for a curve."""
     keep: int = 2
     """Number of checkpoints kept."""
+    on_divergence: Literal["stop", "rollback"] = "rollback"
+    """What to do when training diverges. rollback: return to the last good checkpoint, halve the learning rate and draw other
+    noise, three times at most; stop: stop at once. Checkpoints are never overwritten by a diverged state."""
     accumulate: int = 1
     """Parts into which a batch is divided to save memory; gradients are summed before each optimiser step."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"

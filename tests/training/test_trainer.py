@@ -252,6 +252,7 @@ def test_normal_approximation_negatives_have_their_law(tmp_path):
 
 def test_runaway_training_stops_with_its_level_and_keeps_the_last_checkpoint(tmp_path):
     config = changed(tiny(iterations=4000, lr=1.0, clip=None, log_every=5, checkpoint_every=5, warmup=100), "sampler", **PAPER)
+    config = changed(config, "training", on_divergence="stop")
     with pytest.raises(DivergenceError, match=r"at level \d|is not finite"):
         train(config, tmp_path / "run", "cpu")
     kept = [json.loads(p.read_text())["iteration"] for p in (tmp_path / "run" / "checkpoints").glob("*.json")]
@@ -272,7 +273,7 @@ def test_non_finite_values_are_never_saved(tmp_path, monkeypatch):
 
     monkeypatch.setattr(trainer, "update_ema", poison)
     with pytest.raises(DivergenceError, match="last good checkpoint is checkpoint-00000010"):
-        train(tiny(log_every=1000), tmp_path / "run", "cpu")
+        train(tiny(log_every=1000, on_divergence="stop"), tmp_path / "run", "cpu")
     assert sorted(p.stem for p in (tmp_path / "run" / "checkpoints").glob("*.json")) == ["checkpoint-00000010"]
 
 

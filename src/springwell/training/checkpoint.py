@@ -92,10 +92,6 @@ def _records(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("checkpoint-*.json") if _NAME.fullmatch(p.name)), reverse=True)
 
 
-def newest_record(folder: Path) -> Path | None:
-    return next(iter(_records(folder)), None)
-
-
 def read_checkpoint(record_path: Path) -> Checkpoint:
     """One checkpoint or finished model, verified. Raises UserError with the reason if it is not whole."""
     path = record_path.with_suffix(".safetensors")

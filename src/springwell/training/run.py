@@ -47,6 +47,7 @@ FREE_FIELDS = {
     "fid_every",
     "fid_samples",
     "keep",
+    "on_divergence",
     "tensorboard",
     "data_root",
     "sample_steps",

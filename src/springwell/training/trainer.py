@@ -3,7 +3,8 @@ r"""Training by recovery likelihood (Gao et al. 2021, Alg. 1).
     repeat:  t ~ Unif{0 ... T-1};  (y_t, x_{t+1}) from data;  y^- by the chain of level t;  Adam on f(y^-, t) - f(y_t, t)
 
 One loop on accelerate, the same for one process and many. All randomness of iteration i follows from (seed, i, index in
-the whole batch), so a resumed run ends with the same bits as one that was never interrupted.
+the whole batch), so a resumed run ends with the same bits as one that was never interrupted. A run that diverges goes back to
+its last good checkpoint and on from there with half the learning rate and other noise.
 """
 
 from __future__ import annotations
@@ -37,17 +38,18 @@ from springwell.model import Model, build_energy, build_schedule, initial_step_s
 from springwell.noise import Noise
 from springwell.progress import Reporter, Silent, Terminal
 from springwell.samplers import Chains, adapt_step_size, make_kernel
-from springwell.training.checkpoint import good_checkpoints, match, newest_record, save_checkpoint
+from springwell.training.checkpoint import good_checkpoints, match, save_checkpoint
 from springwell.training.ema import update_ema
+from springwell.training.guard import GUARD_EVERY, TREND, Guard
 from springwell.training.run import Run, model_tensors, read_lines
 
 Batch = TypeVar("Batch")
 STATISTICS = ("count", "loss", "f_pos", "f_neg", "displacement", "acceptance")
 LEVEL_STREAM = 2**41
-# A healthy level's weighted energy gap is of the order of the dimension; a hundred times that has run away.
-RUNAWAY_GAP = 100.0
-COLLAPSED_ACCEPTANCE = 0.005
-ENOUGH_SAMPLES = 64
+# Streams of noise between one attempt and the next; no run has so many iterations.
+STREAMS_PER_ROLLBACK = 2**36
+ROLLBACK_FACTOR = 0.5
+MAX_ROLLBACKS = 3
 # How often many processes ask each other whether one was told to stop; each time they wait for their devices.
 STOP_EVERY = 10
 
@@ -108,7 +110,11 @@ def train(
         if run.finished:
             return Result(run.path, "already finished", c.iterations, 0.0)
         try:
-            return _train(config, run, data, accelerator, reporter, preview, measure, stop_after)
+            while True:
+                try:
+                    return _train(config, run, data, accelerator, reporter, preview, measure, stop_after)
+                except DivergenceError as error:
+                    _roll_back(error, config, run, accelerator, reporter)
         except OSError as error:
             kept = "its checkpoints are kept: mend that and run the same command again"
             raise UserError(f"--out {run.path}: cannot be written ({error.strerror or error}); {kept}") from None
@@ -149,24 +155,34 @@ def _train(
     if accelerator.scaler is not None:
         restore_scaler(accelerator.scaler, state["scaler"])
     last = c.iterations if stop_after is None else min(c.iterations, start + stop_after)
+    rollbacks = num_rollbacks(run, start)
+    first_stream = rollbacks * STREAMS_PER_ROLLBACK
+    guard = Guard(num_levels, dim, run.read_metrics()[-TREND:] if start else [])
 
     def save() -> None:
         if accelerator.scaler is not None:
             state["scaler"] = scaler_tensor(accelerator.scaler)
         if bad := next((name for name, tensor in state.items() if not bool(torch.isfinite(tensor).all())), None):
-            raise DivergenceError(f"training diverged before iteration {iteration}: '{bad}' is not finite; {_advice(run)}")
+            raise DivergenceError(f"training diverged before iteration {iteration}: '{bad}' is not finite")
         if main:
             save_checkpoint(run.checkpoints, state, iteration, c.keep)
 
     def present() -> Model:
         return Model(config, schedule, average, step_size, shift, scale, iteration)
 
+    def measured() -> None:
+        assert measure is not None
+        try:
+            log.measured(iteration, measure(present()))
+        except DivergenceError as error:
+            reporter.warn(f"no FID of iteration {iteration}: {error}")
+
     share = c.batch // world
     mine = torch.arange(share, device=accelerator.device) + share * accelerator.process_index
     parts = mine.chunk(c.accumulate)
 
     def draw(number: int) -> tuple[Noise, Tensor]:
-        noise = Noise(c.seed, parts[number % c.accumulate], stream=number // c.accumulate, ahead=sampler.num_steps)
+        noise = Noise(c.seed, parts[number % c.accumulate], first_stream + number // c.accumulate, sampler.num_steps)
         return noise, data.sample(noise)
 
     began = time.monotonic()
@@ -177,13 +193,13 @@ def _train(
         closing(_in_time(draw, start * c.accumulate, last * c.accumulate, prefetch=len(data.event_shape) > 1)) as batches,
     ):
         if measure and start and c.fid_every and start % c.fid_every == 0 and not _known(run, start, accelerator):
-            log.measured(start, measure(present()))
+            measured()
         while iteration < last and not _agree_to_stop(interrupted, accelerator, iteration):
-            lr = learning_rate(config, iteration)
+            lr = learning_rate(config, iteration) * ROLLBACK_FACTOR**rollbacks
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.zero_grad()
-            offset = Noise(c.seed, mine[:1] * 0, stream=LEVEL_STREAM + iteration).uniform()
+            offset = Noise(c.seed, mine[:1] * 0, stream=LEVEL_STREAM + first_stream + iteration).uniform()
             sums = torch.zeros_like(statistics)
             for position in parts:
                 # Alg. 1: a level and a pair for every sample of the batch, then the objective.
@@ -199,8 +215,7 @@ def _train(
                         )
                     accelerator.backward(outcome.loss.sum() / share)
                 sums += _sums(outcome, t, num_levels)
-            if c.clip is not None:
-                accelerator.clip_grad_norm_(model.parameters(), c.clip)
+            norm = accelerator.clip_grad_norm_(model.parameters(), math.inf if c.clip is None else c.clip)
             optimizer.step()
             energy.follow_weights()
             update_ema(average, energy, c.ema, iteration)
@@ -210,16 +225,20 @@ def _train(
             if sampler.target_acceptance is not None and sampler.kernel != "langevin" and sampler.num_steps:
                 count, acceptance = sums[:, 0], sums[:, STATISTICS.index("acceptance")]
                 step_size.copy_(adapt_step_size(step_size, acceptance, count, sampler.target_acceptance))
+            guard.watch(norm)
             iteration += 1
             bar.advance()
 
-            if iteration % c.log_every == 0 or iteration == c.iterations:
+            logged = iteration % c.log_every == 0 or iteration == c.iterations
+            saved = iteration % c.checkpoint_every == 0 or iteration == last
+            if logged or saved or iteration % GUARD_EVERY == 0:
                 means = _means(statistics)
-                _refuse_divergence(means, statistics[:, 0].tolist(), dim, run, iteration)
+                guard.check(means, statistics[:, 0].tolist(), iteration, logged)
+            if logged:
                 log.write(iteration, {"lr": lr, **means, "step_size": _numbers(step_size)})
                 bar.note(means)
                 statistics.zero_()
-            if iteration % c.checkpoint_every == 0 or iteration == last:
+            if saved:
                 save()
             if preview and main and c.preview_every and iteration % c.preview_every == 0:
                 run.previews.mkdir(exist_ok=True)
@@ -228,7 +247,7 @@ def _train(
                 except (DivergenceError, OSError) as error:
                     reporter.warn(f"no preview of iteration {iteration}: {error}")
             if measure and c.fid_every and iteration % c.fid_every == 0:
-                log.measured(iteration, measure(present()))
+                measured()
         if iteration < last:
             save()
     if iteration >= c.iterations and main:
@@ -298,27 +317,32 @@ def _numbers(values: Tensor) -> list[float | None]:
     return [None if math.isnan(v) else float(f"{v:.6g}") for v in values.tolist()]
 
 
-def _refuse_divergence(means: dict[str, list[float | None]], counts: list[float], dim: int, run: Run, iteration: int) -> None:
-    """Raises DivergenceError for the first level whose statistics ran away; a few chains that stand still prove nothing."""
-    for t in range(len(means["loss"])):
-        loss, f, acceptance = means["loss"][t], means["f_pos"][t], means["acceptance"][t]
-        if loss is None and f is None and acceptance is None:
-            continue
-        reason = None
-        if loss is None or f is None or not math.isfinite(loss) or not math.isfinite(f):
-            reason = "f is not finite"
-        elif abs(loss) > RUNAWAY_GAP * dim:
-            reason = f"f ran away (weighted gap of positive and negative samples {loss:.3g})"
-        elif acceptance is not None and acceptance < COLLAPSED_ACCEPTANCE and counts[t] >= ENOUGH_SAMPLES:
-            reason = f"the chains stand still (acceptance {acceptance:.2g})"
-        if reason:
-            raise DivergenceError(f"training diverged before iteration {iteration} at level {t}: {reason}; {_advice(run)}")
+def num_rollbacks(run: Run, iteration: int) -> int:
+    """How often a run was rolled back on its way to ``iteration``; its log knows."""
+    return sum("rollback" in line for line in run.read_metrics() if line["iteration"] <= iteration)
 
 
-def _advice(run: Run) -> str:
-    record = newest_record(run.checkpoints)
-    kept = f"the last good checkpoint is {record.stem}" if record else "no checkpoint was made before it"
-    return f"{kept}; try a lower --lr, a --clip, more --num-steps or --chain-start data, in a new --out"
+def _roll_back(error: DivergenceError, config: Config, run: Run, accelerator: Accelerator, reporter: Reporter) -> None:
+    """Records that training goes back to its last good checkpoint, or raises the error with advice if it may not again."""
+    good = next(good_checkpoints(run.checkpoints, lambda line: None), None) if run.checkpoints.exists() else None
+    kept = f"the last good checkpoint is {good.path.stem}" if good else "no checkpoint was made before it"
+    start = good.iteration if good else 0
+    accelerator.wait_for_everyone()
+    done = num_rollbacks(run, start)
+    if config.training.on_divergence == "stop" or done >= MAX_ROLLBACKS:
+        tried = f"rolled back {done} times already; " if done else ""
+        advice = "try a lower --lr, a --clip, more --num-steps or --chain-start data, in a new --out"
+        raise DivergenceError(f"{error}; {tried}{kept}; {advice}") from None
+    accelerator.free_memory()
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        factor = ROLLBACK_FACTOR ** (done + 1)
+        line = {"iteration": start, "rollback": done + 1, "lr_factor": factor, "reason": str(error)}
+        run.truncate_logs(start)
+        with run.metrics_path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        reporter.warn(f"{error}; going back to iteration {start} with {factor:g} times the learning rate and other noise")
+    accelerator.wait_for_everyone()
 
 
 def _optimizer_tensors(adam: torch.optim.Adam, energy: torch.nn.Module) -> dict[str, Tensor]:
