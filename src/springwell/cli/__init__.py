@@ -1,4 +1,4 @@
-"""The command line: springwell presets | train | sample | evaluate | fid | diagnose | longrun | reproduce | data.
+"""The command line: springwell presets | train | sample | evaluate | fid | diagnose | longrun | reproduce | data | doctor.
 
 Parsing imports nothing heavy; a command imports torch when it runs. Results go to stdout, everything else to stderr. With
 ``--json`` the last line of stdout is one JSON object. Exit codes: 0 done, 1 diverged, 2 a value that cannot be used,
@@ -25,6 +25,7 @@ from springwell import __version__
 from springwell.cli.chains import DiagnoseCommand, LongrunCommand, diagnose_command, longrun_command
 from springwell.cli.common import Context, is_main_process
 from springwell.cli.data import ConvertCommand, DataCommand, convert_command, data_command
+from springwell.cli.doctor import DoctorCommand, doctor_command
 from springwell.cli.evaluate import EvaluateCommand, FidCommand, evaluate_command, fid_command
 from springwell.cli.reproduce import ReproduceCommand, reproduce_command
 from springwell.cli.sample import SampleCommand, sample_command
@@ -43,6 +44,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Context], dict[str, Any]]]] = {
     "reproduce": (ReproduceCommand, reproduce_command),
     "convert-official": (ConvertCommand, convert_command),
     "data": (DataCommand, data_command),
+    "doctor": (DoctorCommand, doctor_command),
 }
 
 
@@ -114,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         name, command = parse(arguments)
         result = COMMANDS[name][1](command, Context(command.common))
-        code = 130 if result.get("status") == "interrupted" else 0
+        code = {"interrupted": 130, "failed": 1}.get(result.get("status", ""), 0)
     except UserError as error:
         result, code = {"error": str(error)}, 2
     except DivergenceError as error:
