@@ -25,7 +25,8 @@ def kept_tensors(compute: Callable[[], object]) -> list[Tensor]:
     kept: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage()._cdata] = tensor
+        # With its own history the tensor would keep itself alive for ever.
+        kept[tensor.untyped_storage()._cdata] = tensor = tensor.detach()
         return tensor
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

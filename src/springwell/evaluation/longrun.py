@@ -18,7 +18,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -197,7 +197,7 @@ class Judge:
         return image_metrics(found, reference_features(reference, self.network, self.reporter), self.network.fc)
 
 
-def _batches(model: Model, plan: Plan) -> Iterable[Tensor]:
+def _batches(model: Model, plan: Plan) -> Sequence[Tensor]:
     return torch.arange(plan.num, device=model.device).split(plan.batch or model.automatic_batch())
 
 
@@ -208,11 +208,11 @@ def _progressive(model: Model, plan: Plan, steps: Steps, number: int, out: Path,
     guessed, damped = bool(schedule.spring.all()), model.config.effective_sample_steps > 0
     # x_T is the same for every number of steps, so that runs can be compared sample by sample.
     x_top = Noise(plan.seed, torch.arange(plan.num, device=model.device), LONGRUN_STREAM).normal(*shape)
-    state = _State(out, model, plan, steps, number)
+    batches, state = _batches(model, plan), _State(out, model, plan, steps, number)
     x, accepted, done = state.begin(x_top, torch.zeros(num_levels))
     with reporter.bar(f"{number} steps of {steps.method} per level (levels)", num_levels, done) as bar:
         for level in reversed(range(num_levels - done)):
-            for index in _batches(model, plan):
+            for index in batches:
                 noise = Noise(plan.seed, index, LONGRUN_STREAM + number * STREAMS_PER_RUN + level + 1)
                 t = torch.full((len(index),), level, device=model.device)
                 y = x_next = x[index]
@@ -233,7 +233,7 @@ def _marginal(
     """(steps done, x_0, mean acceptance since the mark before) of chains at level 0 without its spring, at every mark."""
     kernel = make_kernel(steps.method.kernel, steps.method.num_leapfrog)
     scale = model.schedule.scale[0].to(start.dtype)
-    looked_at = marks(plan.marginal_steps)
+    batches, looked_at = _batches(model, plan), marks(plan.marginal_steps)
     step_size = torch.tensor(steps.marginal, device=model.device)
     yield 0, start, None
     x = start
@@ -245,7 +245,7 @@ def _marginal(
             bar.advance(done)
             for piece in range(before + done, mark, STRETCH):
                 length = min(STRETCH, mark - piece)
-                for index in _batches(model, plan):
+                for index in batches:
                     f = at_level(model.energy, torch.zeros(len(index), dtype=torch.long, device=model.device))
                     noise = Noise(plan.seed, index, LONGRUN_STREAM - 1 - piece)
                     delta = step_size.expand(len(index))
