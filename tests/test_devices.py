@@ -8,12 +8,15 @@ import torch
 from springwell.devices import kept_tensors
 
 
-def test_kept_tensors_are_counted_by_storage_and_let_go():
+def count_and_forget():
     y = torch.ones(1000, requires_grad=True)
     # exp keeps its result, which sin keeps as its argument: one piece of memory.
     kept = kept_tensors(lambda: y.exp().sin())
     assert [tensor.untyped_storage().nbytes() for tensor in kept] == [4000]
-    alive = weakref.ref(y)
-    del y, kept
+    return weakref.ref(y)
+
+
+def test_kept_tensors_are_counted_by_storage_and_let_go():
+    alive = count_and_forget()
     gc.collect()
     assert alive() is None
