@@ -32,3 +32,20 @@ def kept_tensors(compute: Callable[[], object]) -> list[Tensor]:
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         compute()
     return list(kept.values())
+
+
+def rank_and_world() -> tuple[int, int]:
+    """The number of this process and how many there are, if they were joined; else (0, 1)."""
+    joined = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if joined else (0, 1)
+
+
+def gathered(x: Tensor) -> Tensor:
+    """The rows of all processes, in their order."""
+    if rank_and_world()[1] == 1:
+        return x
+    from accelerate import PartialState
+    from accelerate.utils import gather
+
+    PartialState(cpu=x.device.type == "cpu")
+    return gather(x)

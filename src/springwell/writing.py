@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from springwell import pictures
+from springwell.devices import gathered, rank_and_world
 from springwell.errors import InterruptionError, UserError
 from springwell.generate import Sample
 from springwell.model import Model
@@ -62,7 +63,13 @@ class Drawing:
     noise_scale: float | None = None
 
     def batches(self, num: int, start: int = 0, levels: dict[int, Tensor] | None = None) -> Iterator[tuple[int, Tensor]]:
-        """Yields the index of each batch's first sample and the batch; fills ``levels`` (t -> ``[num, ...]``) on the way."""
+        """Yields the index of each batch's first sample and the batch; fills ``levels`` (t -> ``[num, ...]``) on the way.
+
+        Many processes draw a part of every batch each, and all of them get the whole, but for ``levels``.
+        """
+        if rank_and_world()[1] > 1:
+            yield from self._shared_batches(num, start)
+            return
         height, levels = self.model.schedule.num_levels + 1, levels or {}
         done, first = start * height, start
 
@@ -78,6 +85,22 @@ class Drawing:
             for x in self.model.sample_batches(num, self.seed, self.batch, self.steps, self.noise_scale, start, watch):
                 yield first, x.cpu()
                 first += len(x)
+
+    def _shared_batches(self, num: int, start: int) -> Iterator[tuple[int, Tensor]]:
+        model, (rank, world) = self.model, rank_and_world()
+        wanted = self.batch or model.automatic_batch()
+        batch = int(gathered(torch.tensor([wanted], device=model.device)).min())
+        with self.reporter.bar(f"sampling by {world} processes (samples)", num, start) as bar:
+            for first in range(start, num, batch * world):
+                mine, stop = first + batch * rank, min(first + batch * (rank + 1), num)
+                x = torch.zeros(batch, *model.event_shape, device=model.device)
+                if mine < stop:
+                    parts = model.sample_batches(stop, self.seed, batch, self.steps, self.noise_scale, mine)
+                    x[: stop - mine] = torch.cat(list(parts))
+                end = min(first + batch * world, num)
+                # Only the last part of all is not full, so what is too much is at the end.
+                yield first, gathered(x)[: end - first].cpu()
+                bar.advance(end - first)
 
 
 def write_samples(drawing: Drawing, out: Path) -> dict[str, Any]:
@@ -97,7 +120,9 @@ def write_samples(drawing: Drawing, out: Path) -> dict[str, Any]:
         values = pictures.to_bytes(part) if images else part.numpy()
         x = np.empty((num, *values.shape[1:]), values.dtype) if x is None else x
         x[first : first + len(values)] = values
-    if out.suffix == ".png" and images:
+    if rank_and_world()[0]:
+        pass
+    elif out.suffix == ".png" and images:
         pictures.save_png(pictures.grid(x), out)
     elif out.suffix == ".png":
         save_figure(vectors_figure(torch.from_numpy(x), f"{num} samples of {drawing.name}"), out)
@@ -109,6 +134,21 @@ def write_samples(drawing: Drawing, out: Path) -> dict[str, Any]:
 
 
 def _write_folder(drawing: Drawing, num: int, out: Path) -> dict[str, Any]:
+    main = rank_and_world()[0] == 0
+    # The first process looks what is there, and the others wait for what it found.
+    found = _begin_folder(drawing, num, out) if main else 0
+    start = int(gathered(torch.tensor([found], device=drawing.model.device))[0])
+    try:
+        for first, part in drawing.batches(num, start):
+            for i, image in enumerate(pictures.to_bytes(part) if main else (), first):
+                pictures.save_png(image, out / f"{i:06d}.png")
+    except KeyboardInterrupt:
+        raise InterruptionError(f"interrupted; {out} keeps what there is: run the same command to go on") from None
+    return {"num": num, "shape": [num, *drawing.model.event_shape], "found": start}
+
+
+def _begin_folder(drawing: Drawing, num: int, out: Path) -> int:
+    """Makes the folder, or checks that it holds samples of the same kind; returns how many there are already."""
     model, sampler = drawing.model, drawing.model.config.sampler
     record = {
         "run": drawing.name,
@@ -131,18 +171,14 @@ def _write_folder(drawing: Drawing, num: int, out: Path) -> dict[str, Any]:
     start = next((i for i in range(num) if not (out / f"{i:06d}.png").exists()), num)
     if start:
         drawing.reporter.say(f"{out}: holds the first {start} samples already")
-    try:
-        for first, part in drawing.batches(num, start):
-            for i, image in enumerate(pictures.to_bytes(part), first):
-                pictures.save_png(image, out / f"{i:06d}.png")
-    except KeyboardInterrupt:
-        raise InterruptionError(f"interrupted; {out} keeps what there is: run the same command to go on") from None
-    return {"num": num, "shape": [num, *model.event_shape], "found": start}
+    return start
 
 
 def write_trajectory(drawing: Drawing, out: Path) -> dict[str, Any]:
     """Draws x_T ... x_0 of every sample into ``out``; the last is the sample itself, denoised if the model does that."""
     model, images = drawing.model, len(drawing.model.event_shape) == 3
+    if rank_and_world()[1] > 1:
+        raise UserError("--trajectory: is drawn by one process; run the command without torchrun or accelerate launch")
     if out.suffix not in (".png", ".gif", ".npz"):
         raise UserError(f"--out {out}: a trajectory is written as .png, .gif or .npz")
     num = drawing.num or (1024 if not images else 8 if out.suffix == ".png" else 64)

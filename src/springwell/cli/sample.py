@@ -10,7 +10,7 @@ from typing import Any
 
 import tyro
 
-from springwell.cli.common import Common, Context, writable, write_errors
+from springwell.cli.common import Common, Context, Processes, writable, write_errors
 from springwell.errors import UserError
 
 
@@ -40,8 +40,7 @@ class SampleCommand:
 
 
 def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
-    from springwell.training.run import load
-    from springwell.writing import KINDS, Drawing, write_samples, write_trajectory
+    from springwell.writing import KINDS
 
     out, name = command.out, command.run.partition("@")[0].rpartition("/")[2]
     if out is not None and out.suffix not in KINDS:
@@ -49,7 +48,17 @@ def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
     for option, value in (("num", command.num), ("batch", command.batch)):
         if value is not None and value < 1:
             raise UserError(f"--{option} {value}: must be at least 1")
-    model = load(command.run, context.device(), context.reporter.warn)
+    with context.processes() as processes:
+        return _sample(command, context, processes, out, name)
+
+
+def _sample(command: SampleCommand, context: Context, processes: Processes, out: Path | None, name: str) -> dict[str, Any]:
+    from springwell.training.run import find, load_folder
+    from springwell.writing import Drawing, write_samples, write_trajectory
+
+    with processes.first():
+        folder = find(command.run)
+    model = load_folder(folder, processes.device, context.reporter.warn)
     if out is None and Path(command.run).is_dir():
         kind = ".png" if command.trajectory or len(model.event_shape) == 3 else ".npy"
         out = Path(command.run) / f"{'trajectory' if command.trajectory else 'samples'}{kind}"
@@ -68,6 +77,6 @@ def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
     )
     with write_errors(out):
         written = (write_trajectory if command.trajectory else write_samples)(drawing, out)
-    if not command.common.json:
+    if not command.common.json and processes.main:
         print(f"{out}: {written['num']} samples of {command.run}, seed {command.seed}")
     return {"run": command.run, "out": str(out), "seed": command.seed, **written}

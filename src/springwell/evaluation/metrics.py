@@ -35,11 +35,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from springwell.devices import gathered, rank_and_world
 from springwell.errors import UserError
 from springwell.evaluation.sources import Images
 from springwell.evaluation.weights import NAME, cache_folder
@@ -85,10 +85,10 @@ def features(
     reporter = reporter or Silent()
     device = _device(network)
     batch = batch or (32 if device.type == "cpu" else 256)
-    rank, world = (dist.get_rank(), dist.get_world_size()) if _distributed() else (0, 1)
+    rank, world = rank_and_world()
     share = batch * -(-images.together // batch)
     out = torch.empty(images.num, network.num_features)
-    done = 0 if parts is None else int(_gathered(torch.tensor([_read_parts(parts, out)], device=device)).min())
+    done = 0 if parts is None else int(gathered(torch.tensor([_read_parts(parts, out)], device=device)).min())
     if done:
         reporter.say(f"features of {images.name}: {done:,} of {images.num:,} are done already")
     with reporter.bar(f"features of {images.name}", images.num, done) as bar:
@@ -101,7 +101,7 @@ def features(
                     mine[: stop - start] = torch.cat([network(part.to(device)) for part in rows.split(batch)])
             end = min(first + share * world, images.num)
             # Only the last share of all is not full, so the gathered rows are in order and what is too much is at the end.
-            out[first:end] = _gathered(mine)[: end - first].cpu()
+            out[first:end] = gathered(mine)[: end - first].cpu()
             if parts is not None and rank == 0:
                 _write_part(parts, first, out[first:end])
             bar.advance(end - first)
@@ -136,12 +136,12 @@ def reference_features(
     path, record = _place(images, network)
     found = _read(path, record) if images.key else None
     # A process that found nothing must not be left to compute alone.
-    if bool(_gathered(torch.tensor([found is not None], dtype=torch.int32, device=_device(network))).all()):
+    if bool(gathered(torch.tensor([found is not None], dtype=torch.int32, device=_device(network))).all()):
         assert found is not None
         reporter.say(f"features of {images.name}: {images.num:,} found in {path}")
         return found
     found = features(images, network, reporter, batch)
-    if keep and images.key and (not _distributed() or dist.get_rank() == 0):
+    if keep and images.key and rank_and_world()[0] == 0:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             data = save({"features": found})
@@ -176,21 +176,6 @@ def _read(path: Path, record: dict[str, Any]) -> Tensor | None:
         return load(data)["features"]
     except (OSError, ValueError, TypeError, KeyError, SafetensorError):
         return None
-
-
-def _distributed() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
-def _gathered(x: Tensor) -> Tensor:
-    """The rows of all processes, in their order."""
-    if not _distributed():
-        return x
-    from accelerate import PartialState
-    from accelerate.utils import gather
-
-    PartialState(cpu=x.device.type == "cpu")
-    return gather(x)
 
 
 def _device(network: Network) -> torch.device:

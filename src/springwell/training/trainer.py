@@ -33,7 +33,7 @@ from springwell.config import Config
 from springwell.data.source import DataSource, open_data
 from springwell.devices import automatic_device
 from springwell.energy import EnergyResNet
-from springwell.errors import DivergenceError, UserError
+from springwell.errors import DivergenceError, InterruptionError, UserError
 from springwell.model import Model, build_energy, build_schedule, initial_step_size
 from springwell.noise import Noise
 from springwell.progress import Reporter, Silent, Terminal
@@ -50,6 +50,8 @@ LEVEL_STREAM = 2**41
 STREAMS_PER_ROLLBACK = 2**36
 ROLLBACK_FACTOR = 0.5
 MAX_ROLLBACKS = 3
+# What the backends say when a process that they talk to is gone.
+LOST_PEER = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "NCCL communicator was aborted")
 # How often many processes ask each other whether one was told to stop; each time they wait for their devices.
 STOP_EVERY = 10
 
@@ -118,6 +120,11 @@ def train(
         except OSError as error:
             kept = "its checkpoints are kept: mend that and run the same command again"
             raise UserError(f"--out {run.path}: cannot be written ({error.strerror or error}); {kept}") from None
+        except RuntimeError as error:
+            if world == 1 or not any(words in str(error) for words in LOST_PEER):
+                raise
+            what = "another process of this training ended"
+            raise InterruptionError(f"{run.path}: {what}; its checkpoints are kept: run the same command to go on") from None
 
 
 def _train(
