@@ -200,7 +200,7 @@ def longrun(path: Path, result: dict[str, Any]) -> Path:
         ax.set(aspect="auto")
         ax.title.set_fontsize(_TITLE)
         ax.xaxis.label.set_fontsize(_TITLE)
-        ax.tick_params(labelsize=7)
+        ax.tick_params(labelsize=7, which="both")
         if ax.get_xscale() == "linear":
             ax.xaxis.set_major_locator(_ticks(6, integer=True))
         if ax.get_yscale() == "linear":
@@ -227,7 +227,7 @@ def _over_steps(ax: Any, runs: list[Any], marginal: list[Any], name: str, title:
 def long_samples(path: Path, samples: dict[str, Tensor], columns: int = 16) -> Path:
     """Rows of the same samples after more and more steps."""
     figure, axes = new_figure(len(samples), 1, 1.0)
-    figure.set_size_inches(8.0, 0.75 * len(samples) + 0.2)
+    figure.set_size_inches(8.0, 0.5 * len(samples) + 0.1)
     for ax, (name, x) in zip(axes[:, 0], samples.items(), strict=True):
         picture = grid(to_bytes(x[:columns]), columns)
         ax.imshow(picture[..., 0] if picture.shape[-1] == 1 else picture, cmap="gray", vmin=0, vmax=255)

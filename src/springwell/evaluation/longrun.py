@@ -91,7 +91,8 @@ def long_run(
         network: Inception, to measure FID and KID of images as well.
 
     Returns:
-        Names and values; the samples of every S, by ``"S"``, and the marginal chains, by ``"marginal-S"``, in the data's units.
+        Names and values; the samples of every S, by ``"S"``, and the chains without spring, by ``"marginal-S"``, in the data's
+        units.
     """
     reporter = reporter or Silent()
     judge = Judge(model, plan, reporter, network)
@@ -124,7 +125,8 @@ def long_run(
     if plan.marginal_steps and ends is not None:
         result["marginal"] = []
         for mark, u, acceptance in _marginal(model, plan, steps, ends, out, reporter):
-            samples[f"marginal-{mark}"] = judge.finished(u)
+            if mark:
+                samples[f"marginal-{mark}"] = judge.finished(u)
             moved = (u - ends).flatten(1).square().mean(1).sqrt().mean()
             result["marginal"].append({"steps": mark, "acceptance": acceptance, "moved": float(moved), **judge(u)})
     write_atomically(out / "longrun.json", json.dumps(result, indent=1) + "\n")
