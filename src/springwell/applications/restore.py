@@ -75,14 +75,19 @@ class Measurement:
         """(g^2, largest squared singular value) of the operator's derivative at 0."""
         origin = torch.zeros(_PROBES, *self.event_shape, device=self.device)
         v = Noise(0, torch.arange(_PROBES, device=self.device), _PROBE_STREAM).normal(*self.event_shape)
-        pull_back = torch.func.vjp(self.operator, origin)[1]
-        image = torch.func.jvp(self.operator, (origin,), (v,))[1]
-        gain, largest = float(image.square().mean()), 0.0
-        for _ in range(_POWER_ITERATIONS):
-            v = v / v.flatten(1).norm(dim=1).clamp(min=1e-30).view(-1, *[1] * (v.ndim - 1))
-            image = torch.func.jvp(self.operator, (origin,), (v,))[1]
-            largest = float(image.flatten(1).square().sum(-1).max())
-            (v,) = pull_back(image)
+        with torch.enable_grad():
+            origin.requires_grad_()
+            image = self.operator(origin)
+            u = torch.zeros_like(image, requires_grad=True)
+            # A^T u is linear in u, and A v is the derivative of <A^T u, v> by u.
+            (pulled,) = torch.autograd.grad(image, origin, u, create_graph=True)
+            (a_v,) = torch.autograd.grad(pulled, u, v, retain_graph=True)
+            gain, largest = float(a_v.square().mean()), 0.0
+            for _ in range(_POWER_ITERATIONS):
+                v = v / v.flatten(1).norm(dim=1).clamp(min=1e-30).view(-1, *[1] * (v.ndim - 1))
+                (a_v,) = torch.autograd.grad(pulled, u, v, retain_graph=True)
+                largest = float(a_v.flatten(1).square().sum(-1).max())
+                (v,) = torch.autograd.grad(image, origin, a_v, retain_graph=True)
         return gain, largest
 
     @property
