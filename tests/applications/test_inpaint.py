@@ -94,7 +94,7 @@ def test_what_is_seen_comes_back_and_samples_depend_on_their_number_alone(sample
     assert drawn.shape == (2, 3, 1, 8, 8)
     assert torch.equal(drawn[:, :, ~mask], x[:, None][:, :, ~mask].expand(2, 3, -1))
     assert len({tuple(row) for row in drawn[:, :, mask].flatten(0, 1).tolist()}) == 6
-    second = inpaint(model, x[1:], mask, num=2, sweeps=1, first=1)
+    second = inpaint(model, x[1:], mask, num=2, sweeps=1, numbers=[1])
     torch.testing.assert_close(second, drawn[1:, :2], rtol=1e-4, atol=1e-4)
 
 

@@ -108,7 +108,7 @@ def test_samples_of_a_model_and_their_summary():
     assert found.samples.shape == (2, 3, 1, 8, 8)
     torch.testing.assert_close(found.mean, found.samples.mean(1))
     torch.testing.assert_close(found.std, found.samples.std(1))
-    again = restore(model, observation[1:], average_pool(2), 0.1, num=1, sweeps=1, first=1)
+    again = restore(model, observation[1:], average_pool(2), 0.1, num=1, sweeps=1, numbers=[1])
     torch.testing.assert_close(again.samples[0, 0], found.samples[1, 0], rtol=1e-4, atol=1e-4)
     assert bool(again.std.isnan().all())
     with pytest.raises(UserError, match=r"observation: has shape \[1, 8, 8\]"):

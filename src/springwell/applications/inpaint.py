@@ -19,7 +19,7 @@ asked for. What is left of the initial noise in the hidden pixels is removed whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -123,7 +123,7 @@ def inpaint(
     sweeps: int = 0,
     num_steps: int | None = None,
     batch: int | None = None,
-    first: int = 0,
+    numbers: Sequence[int] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> Tensor:
     """Fills in what is hidden, ``num`` times for every sample: ``[B, num, ...]``, in which what is seen is that of x.
@@ -133,19 +133,20 @@ def inpaint(
         x: Data ``[B, ...]`` in the data's units.
         hidden: bool, of the shape of one sample.
         num: How many samples of the hidden values for each.
-        seed: Sample j for x_i depends on (seed, first + i, j) alone.
+        seed: Sample j for x_i depends on (seed, number of x_i, j) alone.
         sweeps: Sweeps of every level; 0 is the paper's procedure.
         num_steps: MCMC steps per level, if not the run's own.
         batch: Chains that run side by side; None for as many as fit.
-        first: The number of x_0.
+        numbers: The numbers of the x_i, if not 0, 1, ...
         watch: Is told of every level, for how many samples it is done.
     """
     check_hidden(hidden, model.event_shape)
     chains, hidden = model.chains(num_steps), hidden.to(model.device)
     u = (x.to(model.shift) - model.shift) / model.scale
+    number = torch.tensor(range(len(x)) if numbers is None else numbers, device=model.device)
 
     def run(i: Tensor, j: Tensor) -> Iterator[Sample]:
-        noise = model.noise(seed, j, STREAM + first + i)
+        noise = model.noise(seed, j, STREAM + number[i])
         return inpaint_levels(model.energy, model.schedule, chains, u[i], hidden, noise, sweeps)
 
     drawn = in_batches(model, run, len(x), num, batch, watch)

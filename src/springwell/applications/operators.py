@@ -6,8 +6,10 @@ deblur     A x = k * x, the image mirrored at its border; k sums to 1
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -53,3 +55,32 @@ def mirrored(size: int, border: int, device: torch.device) -> Tensor:
     """Which pixel of a line of ``size`` stands at -border ... size - 1 + border when the line is mirrored at both ends."""
     position = torch.arange(-border, size + border, device=device) % (2 * size)
     return torch.where(position < size, position, 2 * size - 1 - position)
+
+
+def median_filter(x: Tensor) -> Tensor:
+    """The median of the 3 x 3 pixels around each, the image mirrored at its border ``[N, C, H, W]``."""
+    rows, columns = (mirrored(side, 1, x.device) for side in x.shape[2:])
+    padded = x.index_select(2, rows).index_select(3, columns)
+    return padded.unfold(2, 3, 1).unfold(3, 3, 1).flatten(-2).median(-1).values
+
+
+def enlarged(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Images ``[N, C, H, W]`` at the size of ``shape`` (C, H, W), each pixel a block."""
+    return x if x.shape[1:] == shape else F.interpolate(x, size=shape[1:], mode="nearest")
+
+
+def load_function(text: str) -> Callable[[Tensor], Tensor]:
+    """The function that FILE.py:FUNCTION names; the file is executed."""
+    path, _, name = text.rpartition(":")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path) if path.endswith(".py") else None
+    if spec is None or spec.loader is None or not Path(path).exists():
+        raise UserError(f"--operator {text}: no such file; write FILE.py:FUNCTION")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"--operator {text}: the file fails ({type(error).__name__}: {error})") from None
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UserError(f"--operator {text}: {path} has no function '{name}'")
+    return function

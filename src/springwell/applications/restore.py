@@ -20,7 +20,7 @@ lambda being the largest curvature that the measurement adds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -39,6 +39,7 @@ from springwell.schedule import NoiseSchedule
 
 STREAM = 2**45
 _PROBE_STREAM = 2**46
+MEASURE_STREAM = 2**47
 _PROBES = 16
 _POWER_ITERATIONS = 30
 
@@ -176,7 +177,7 @@ def restore(
     sweeps: int = 0,
     num_steps: int | None = None,
     batch: int | None = None,
-    first: int = 0,
+    numbers: Sequence[int] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> Restoration:
     """Samples of x given observations of it.
@@ -187,11 +188,11 @@ def restore(
         operator: A: differentiable, from ``[N, *event_shape]`` in the data's units, each sample by itself.
         noise: sigma_n, in the units of A(x).
         num: How many samples for each observation.
-        seed: Sample j for observation i depends on (seed, first + i, j) alone.
+        seed: Sample j for an observation depends on (seed, its number, j) alone.
         sweeps: Sweeps of every level after its first chain.
         num_steps: MCMC steps per level, if not the run's own.
         batch: Chains that run side by side; None for as many as fit.
-        first: The number of the first observation.
+        numbers: The numbers of the observations, if not 0, 1, ...
         watch: Is told of every level, for how many samples it is done.
     """
     measurement = Measurement(lambda u: operator(model.shift + model.scale * u), noise, model.event_shape, model.device)
@@ -200,12 +201,13 @@ def restore(
         needs = f"this operator makes {list(measurement.shape)} of {list(model.event_shape)}"
         raise UserError(f"observation: has shape {list(observation.shape[1:])}; {needs}")
     plain = model.chains(num_steps)
+    number = torch.tensor(range(len(observation)) if numbers is None else numbers, device=model.device)
 
     def run(i: Tensor, j: Tensor) -> Iterator[Sample]:
         posterior = Posterior(model.energy, model.schedule, measurement, observation[i])
         chains = posterior.chains(plain, model.schedule)
         return progressive(
-            posterior, model.schedule, chains, model.event_shape, model.noise(seed, j, STREAM + first + i), sweeps
+            posterior, model.schedule, chains, model.event_shape, model.noise(seed, j, STREAM + number[i]), sweeps
         )
 
     samples = in_batches(model, run, len(observation), num, batch, watch)

@@ -1,4 +1,4 @@
-"""The command line: springwell presets | train | sample | evaluate | fid | reproduce | data.
+"""The command line: springwell presets | train | sample | evaluate | fid | interpolate | inpaint | restore | reproduce | data.
 
 Parsing imports nothing heavy; a command imports torch when it runs. Results go to stdout, everything else to stderr. With
 ``--json`` the last line of stdout is one JSON object. Exit codes: 0 done, 1 diverged, 2 a value that cannot be used,
@@ -21,6 +21,14 @@ from typing import Any
 import tyro
 
 from springwell import __version__
+from springwell.cli.applications import (
+    InpaintCommand,
+    InterpolateCommand,
+    RestoreCommand,
+    inpaint_command,
+    interpolate_command,
+    restore_command,
+)
 from springwell.cli.common import Context, is_main_process
 from springwell.cli.data import ConvertCommand, DataCommand, convert_command, data_command
 from springwell.cli.evaluate import EvaluateCommand, FidCommand, evaluate_command, fid_command
@@ -36,6 +44,9 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Context], dict[str, Any]]]] = {
     "sample": (SampleCommand, sample_command),
     "evaluate": (EvaluateCommand, evaluate_command),
     "fid": (FidCommand, fid_command),
+    "interpolate": (InterpolateCommand, interpolate_command),
+    "inpaint": (InpaintCommand, inpaint_command),
+    "restore": (RestoreCommand, restore_command),
     "reproduce": (ReproduceCommand, reproduce_command),
     "convert-official": (ConvertCommand, convert_command),
     "data": (DataCommand, data_command),
