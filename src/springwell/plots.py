@@ -108,7 +108,7 @@ def conditional_figure(x: Tensor, hidden: Tensor, exact: tuple[Tensor, Tensor] |
     figure, axes = new_figure(1, len(columns), 3.2)
     for ax, i in zip(axes[0], columns, strict=True):
         ax.set(aspect="auto")
-        ax.hist(x[:, i].numpy(), bins=60, density=True, color="#7fa3c7", label=f"{len(x)} samples")
+        ax.hist(x[:, i].numpy(), bins=40, density=True, color="#7fa3c7", label=f"{len(x)} samples")
         if exact is not None:
             shown = exact[1] > 1e-4 * exact[1].max()
             left, right = float(exact[0][shown].min()), float(exact[0][shown].max())

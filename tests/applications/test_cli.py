@@ -152,7 +152,10 @@ def test_bad_input_is_one_line(run, tmp_path):
     (tmp_path / "own.py").write_text("raise ValueError('no')\n")
     for arguments, words in (
         (["interpolate", "model", "--seeds", 1], "every path has two ends"),
-        (["interpolate", "model", "--seeds", 1, 2**64], f"{2**64} is out of range"),
+        (["interpolate", "model", "--seeds", 1, 2**64], f"seed {2**64}: out of range"),
+        (["inpaint", "model", "x.png", "--half", "left", "--seed", -(2**70)], "out of range; use an integer of 64 bits"),
+        (["restore", "model", "x.png", "--seed", 2**64], "out of range; use an integer of 64 bits"),
+        (["interpolate", "model", "--num", 101, "--seeds", 1, 2, 3, 4, "--manifold"], "at most 10000 samples"),
         (["interpolate", "model", "--seeds", 1, 2, "--manifold"], "4 corners"),
         (["interpolate", "model", "--num", 1], "--num 1: must be at least 2"),
         (["interpolate", "model", "--out", "x.jpg"], "unknown kind '.jpg'"),

@@ -115,3 +115,7 @@ def test_samples_of_a_model_and_their_summary():
         restore(model, torch.zeros(1, 1, 8, 8), average_pool(2), 0.1)
     with pytest.raises(UserError, match="noise 0"):
         restore(model, observation, average_pool(2), 0.0)
+    with pytest.raises(UserError, match="operator: fails on a batch of one"):
+        restore(model, observation, lambda x: x.view(3, 7), 0.1)
+    with pytest.raises(UserError, match="operator: cannot be differentiated"):
+        restore(model, observation, lambda x: average_pool(2)(x).detach(), 0.1)

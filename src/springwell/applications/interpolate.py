@@ -39,8 +39,6 @@ from springwell.samplers import Chains, Info, Kernel, State
 from springwell.samplers.base import evaluated, spread
 from springwell.samplers.jumps import choose
 
-SEEDS = (-(2**63), 2**64 - 1)
-
 
 def spherical(w: Tensor) -> Tensor:
     """Weights ``[..., 2]`` of the two ends at w in [0, 1]: cos and sin of w pi/2, exactly 0 and 1 at the ends."""
@@ -133,7 +131,7 @@ def interpolate(
     if len(seeds) not in (2, 4):
         raise UserError(f"seeds {', '.join(map(str, seeds))}: give two for a path or four for a surface")
     for seed in seeds:
-        if not SEEDS[0] <= seed <= SEEDS[1]:
+        if not -(2**63) <= seed < 2**64:
             raise UserError(f"seed {seed}: out of range; use an integer of 64 bits")
     if num < 2:
         raise UserError(f"num {num}: a path has at least its 2 ends")

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from springwell.applications.batches import in_batches, repeated
+from springwell.data.formats import first_line
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import UserError
 from springwell.generate import Sample, progressive
@@ -69,11 +70,20 @@ class Measurement:
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """Shape of an observation."""
-        return tuple(self.operator(torch.zeros(1, *self.event_shape, device=self.device)).shape[1:])
+        try:
+            return tuple(self.operator(torch.zeros(1, *self.event_shape, device=self.device)).shape[1:])
+        except Exception as error:
+            raise UserError(f"operator: fails on a batch of one ({first_line(error)})") from None
 
     @cached_property
     def _slopes(self) -> tuple[float, float]:
         """(g^2, largest squared singular value) of the operator's derivative at 0."""
+        try:
+            return self._measured_slopes()
+        except RuntimeError as error:
+            raise UserError(f"operator: cannot be differentiated ({first_line(error)})") from None
+
+    def _measured_slopes(self) -> tuple[float, float]:
         origin = torch.zeros(_PROBES, *self.event_shape, device=self.device)
         v = Noise(0, torch.arange(_PROBES, device=self.device), _PROBE_STREAM).normal(*self.event_shape)
         with torch.enable_grad():

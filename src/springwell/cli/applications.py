@@ -119,16 +119,14 @@ def interpolate_command(command: InterpolateCommand, context: Context) -> dict[s
     import torch
 
     from springwell import pictures
-    from springwell.applications.interpolate import SEEDS, interpolate
+    from springwell.applications.interpolate import interpolate
     from springwell.plots import paths_figure, save_figure
     from springwell.training.run import load
-    from springwell.writing import save_samples
+    from springwell.writing import MAX_GRID, save_samples
 
     seeds, num = command.seeds, command.num
     listed = " ".join(map(str, seeds))
-    for seed in seeds:
-        if not SEEDS[0] <= seed <= SEEDS[1]:
-            raise UserError(f"--seeds {listed}: {seed} is out of range; use integers of 64 bits")
+    _check_seeds(*seeds)
     if command.manifold and len(seeds) != 4:
         raise UserError(f"--seeds {listed}: a surface has 4 corners")
     if len(seeds) < 2 or len(seeds) % 2:
@@ -140,8 +138,10 @@ def interpolate_command(command: InterpolateCommand, context: Context) -> dict[s
     images = len(model.event_shape) == 3
     if not images and command.out is not None and command.out.suffix == ".gif":
         raise UserError(f"--out {command.out}: an animation shows images, and this model draws vectors; use .png or .npy")
-    stem = Path(f"{_name(command.run)}-interpolation")
-    outs = [command.out] if command.out else [stem.with_suffix(kind) for kind in ((".png", ".gif") if images else (".png",))]
+    stem, kinds = f"{_name(command.run)}-interpolation", (".png", ".gif") if images else (".png",)
+    outs = [command.out] if command.out else [Path(f"{stem}{kind}") for kind in kinds]
+    if outs[0].suffix == ".png" and num * (num if command.manifold else len(seeds) // 2) > MAX_GRID:
+        raise UserError(f"--num {num}: a picture holds at most {MAX_GRID} samples; use fewer, or --out with .npy or .npz")
     writable(outs[0].parent)
     groups = [list(seeds)] if command.manifold else [list(seeds[i : i + 2]) for i in range(0, len(seeds), 2)]
     total = sum(num ** (len(group) // 2) for group in groups) * (model.schedule.num_levels + 1)
@@ -195,6 +195,7 @@ def inpaint_command(command: InpaintCommand, context: Context) -> dict[str, Any]
     from springwell.training.run import load
 
     _at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
+    _check_seeds(command.seed)
     if (command.image is None) == (command.given is None):
         raise UserError("inpaint: give an image, or --given for vectors")
     model = load(command.run, context.device(), context.reporter.warn)
@@ -265,8 +266,7 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
 
     from springwell.applications.conditionals import conditional_density, kolmogorov, pit
     from springwell.applications.inpaint import STREAM, check_hidden, inpaint_levels
-    from springwell.data.source import open_data
-    from springwell.data.toy import log_density
+    from springwell.data.toy import TOY_DATA, log_density, toy_data
     from springwell.plots import conditional_figure, save_figure
     from springwell.writing import save_samples
 
@@ -297,16 +297,16 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
             bar.advance()
     samples = torch.where(hidden, model.finished(x_0), x.to(model.shift)).cpu()
     result: dict[str, Any] = {"run": command.run, "out": str(out), "num": num, "seed": command.seed, "sweeps": sweeps}
-    toy = open_data(model.config.data).toy
     lines, exact = [], None
-    if int(hidden.sum()) == 1 and toy is not None:
+    if int(hidden.sum()) == 1 and model.config.data in TOY_DATA:
+        toy = toy_data(model.config.data)
         a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
         coordinate = int(hidden.nonzero()[0])
 
         def data(points: Any) -> Any:
             return log_density(toy, points, a, sigma)
 
-        for name, law in (("data", data), ("model", lambda points: model._unnormalised(points.float()))):
+        for name, law in (("data", data), ("model", lambda points: model.log_density(points.float()))):
             distance, null = kolmogorov(pit(law, x_0, coordinate))
             result |= {f"ks_{name}": distance, "ks_null_95": null}
             what = f"Kolmogorov distance from the {name}'s conditional, quadrature; null level (95 %) {null:.4f}, {num} samples"
@@ -336,6 +336,7 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
     from springwell.writing import save_arrays
 
     _at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
+    _check_seeds(command.seed)
     noise = command.noise if command.noise is not None else 0.3 if command.task == "denoise" else 0.05
     if not 0 < noise < 100:
         raise UserError(f"--noise {noise:g}: out of range; must be positive (black is -1, white 1)")
@@ -477,6 +478,12 @@ def _at_least(*options: tuple[str, int | None, int]) -> None:
     for option, value, least in options:
         if value is not None and value < least:
             raise UserError(f"--{option} {value}: must be at least {least}")
+
+
+def _check_seeds(*seeds: int) -> None:
+    for seed in seeds:
+        if not -(2**63) <= seed < 2**64:
+            raise UserError(f"seed {seed}: out of range; use an integer of 64 bits")
 
 
 def _numbers(option: str, text: str, count: int) -> list[int]:
