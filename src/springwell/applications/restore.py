@@ -3,16 +3,18 @@ r"""Restoration: an image given a measurement of it, y_obs = A(x) + sigma_n eps,
     log p(x | y_obs) = log p(x) - |y_obs - A(x)|^2 / (2 sigma_n^2) + const
 
 The measurement is part of the energy of every level. What it says of x_t is p(y_obs | x_t), an integral over x given x_t, for
-which the Gaussian guess is taken that is exact for data N(mu, s^2 I) and a linear A with A A^T = g^2 I:
+which the Gaussian guess is taken that is exact for data N(mu, s^2 I) and a linear A with A A^T = c I:
 
     x | x_t  ~  N(xhat_t, r_t^2 I),     xhat_t = mu + abar_t s^2 (x_t - abar_t mu) / (abar_t^2 s^2 + sigmabar_t^2),
                                         r_t^2  = s^2 sigmabar_t^2 / (abar_t^2 s^2 + sigmabar_t^2)
-    f(y, t | y_obs) = f(y, t) - |y_obs - A(xhat_t(y / scale_t))|^2 / (2 (sigma_n^2 + g^2 r_t^2)).
+    f(y, t | y_obs) = f(y, t) - |y_obs - A(xhat_t(y / scale_t))|^2 / (2 (sigma_n^2 + c r_t^2)).
 
-Otherwise it is a guide: at noisy levels it only decides where the chains of the next level start. At level 0, r_0 is the
-initial noise (0.03 for the ladders of images), and without initial noise xhat_0 = x_0 and r_0 = 0: there the energy is the
-log-posterior itself, for any operator and any data. Sweeps (:mod:`springwell.generate`) leave exp f(y, t | y_obs) invariant at
-every level, and so the posterior of the model at the last one. Without sweeps, the law of x_0 is as good as the guide was.
+For other operators c is the largest eigenvalue of A^T A: what x_t leaves open is then overrated rather than underrated, and the
+measurement is never much stiffer than the spring. In general this is a guide, which at noisy levels only decides where the chains
+of the next level start. At level 0, r_0 is the initial noise (0.03 for the ladders of images), and without initial noise
+xhat_0 = x_0 and r_0 = 0: there the energy is the log-posterior itself, for any operator and any data. Sweeps
+(:mod:`springwell.generate`) leave exp f(y, t | y_obs) invariant at every level, and so the posterior of the model at the last one.
+Without sweeps, the law of x_0 is as good as the guide was.
 
 Step sizes are the model's, made smaller where the measurement is stiffer than the spring: by (1 + lambda sigma_{t+1}^2)^{-1/2},
 lambda being the largest curvature that the measurement adds.
@@ -41,7 +43,7 @@ from springwell.schedule import NoiseSchedule
 STREAM = 2**45
 _PROBE_STREAM = 2**46
 MEASURE_STREAM = 2**47
-_PROBES = 16
+_PROBES = 4
 _POWER_ITERATIONS = 30
 
 Operator = Callable[[Tensor], Tensor]
@@ -76,40 +78,28 @@ class Measurement:
             raise UserError(f"operator: fails on a batch of one ({first_line(error)})") from None
 
     @cached_property
-    def _slopes(self) -> tuple[float, float]:
-        """(g^2, largest squared singular value) of the operator's derivative at 0."""
+    def curvature(self) -> float:
+        """c: the largest eigenvalue of A^T A, A being the operator's derivative at 0, by power iteration."""
         try:
-            return self._measured_slopes()
+            return self._largest_eigenvalue()
         except RuntimeError as error:
             raise UserError(f"operator: cannot be differentiated ({first_line(error)})") from None
 
-    def _measured_slopes(self) -> tuple[float, float]:
+    def _largest_eigenvalue(self) -> float:
         origin = torch.zeros(_PROBES, *self.event_shape, device=self.device)
-        v = Noise(0, torch.arange(_PROBES, device=self.device), _PROBE_STREAM).normal(*self.event_shape)
+        v, largest = Noise(0, torch.arange(_PROBES, device=self.device), _PROBE_STREAM).normal(*self.event_shape), 0.0
         with torch.enable_grad():
             origin.requires_grad_()
             image = self.operator(origin)
             u = torch.zeros_like(image, requires_grad=True)
             # A^T u is linear in u, and A v is the derivative of <A^T u, v> by u.
             (pulled,) = torch.autograd.grad(image, origin, u, create_graph=True)
-            (a_v,) = torch.autograd.grad(pulled, u, v, retain_graph=True)
-            gain, largest = float(a_v.square().mean()), 0.0
             for _ in range(_POWER_ITERATIONS):
                 v = v / v.flatten(1).norm(dim=1).clamp(min=1e-30).view(-1, *[1] * (v.ndim - 1))
                 (a_v,) = torch.autograd.grad(pulled, u, v, retain_graph=True)
                 largest = float(a_v.flatten(1).square().sum(-1).max())
                 (v,) = torch.autograd.grad(image, origin, a_v, retain_graph=True)
-        return gain, largest
-
-    @property
-    def gain(self) -> float:
-        """g^2: the variance of a value of A(x) for white noise x of variance 1, about 0."""
-        return self._slopes[0]
-
-    @property
-    def curvature(self) -> float:
-        """The largest eigenvalue of A^T A."""
-        return self._slopes[1]
+        return largest
 
 
 class Posterior:
@@ -136,10 +126,10 @@ class Posterior:
         self.energy, self.measurement, self.observation = energy, measurement, observation
         a, noise = schedule.a_cum[:-1], schedule.sigma_cum[:-1] ** 2
         total = a**2 * variance + noise
-        # xhat = offset + slope y, and 1 / (sigma_n^2 + g^2 r^2).
+        # xhat = offset + slope y, and 1 / (sigma_n^2 + c r^2).
         slope = a * variance / (total * schedule.scale)
         offset = mean - schedule.scale * slope * a * mean
-        self.precision = 1 / (measurement.noise**2 + measurement.gain * variance * noise / total)
+        self.precision = 1 / (measurement.noise**2 + measurement.curvature * variance * noise / total)
         self.slope, self.offset = slope, offset
         self.curvature = measurement.curvature * slope**2 * self.precision
 
