@@ -14,7 +14,7 @@ from springwell.noise import Noise
 from springwell.pictures import grid, save_png, to_bytes
 
 
-def main(out: Path = Path("restoration"), name: str = "mnist-ladder", num: int = 4, images: int = 3) -> None:
+def main(out: Path = Path("restoration"), name: str = "mnist-ladder", num: int = 4, images: int = 3, sweeps: int = 3) -> None:
     model = sw.load(name)
     x = sw.open_data(model.config.data).held_out(Noise(0, torch.arange(images)))
     kept = (Noise(1, torch.arange(1)).uniform(*model.event_shape) < 0.5).to(x)
@@ -27,7 +27,7 @@ def main(out: Path = Path("restoration"), name: str = "mnist-ladder", num: int =
     for task, (operator, noise) in tasks.items():
         clean = operator(x)
         observed = clean + noise * Noise(2, torch.arange(images)).normal(*clean.shape[1:])
-        found = restore(model, observed, operator, noise, num)
+        found = restore(model, observed, operator, noise, num, sweeps=sweeps)
         shown = enlarged(observed, model.event_shape)
         spread = 2 * found.std / found.std.max() - 1
         rows = torch.cat([torch.stack([x, shown, found.mean, spread], 1), found.samples], 1)

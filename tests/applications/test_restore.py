@@ -89,6 +89,17 @@ def test_the_curvature_is_that_of_the_operator():
         assert 0.9 * largest < found <= 1.0001 * largest
 
 
+@pytest.mark.parametrize(
+    "operator", [lambda x: x, average_pool(2), blur(gaussian_kernel(1.0))], ids=["denoise", "superres", "deblur"]
+)
+def test_chains_may_start_at_the_damped_guess_however_precise_the_measurement(operator):
+    """The guess moves by share sigma^2 times the gradient; it overshoots for good where the curvature times that exceeds 2."""
+    schedule, shape = NoiseSchedule.log_snr(12, 7, -5), (1, 28, 28)
+    measurement = Measurement(operator, 1e-3, shape)
+    posterior = Posterior(GaussianEnergy(schedule), schedule, measurement, torch.zeros(1, *measurement.shape))
+    assert float((schedule.posterior_share * schedule.sigma[1:] ** 2 * posterior.curvature).max()) < 2
+
+
 def test_operators():
     x = torch.arange(16.0).view(1, 1, 4, 4)
     assert average_pool(2)(x).flatten().tolist() == [2.5, 4.5, 10.5, 12.5]

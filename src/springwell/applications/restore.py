@@ -10,11 +10,11 @@ which the Gaussian guess is taken that is exact for data N(mu, s^2 I) and a line
     f(y, t | y_obs) = f(y, t) - |y_obs - A(xhat_t(y / scale_t))|^2 / (2 (sigma_n^2 + c r_t^2)).
 
 For other operators c is the largest eigenvalue of A^T A: what x_t leaves open is then overrated rather than underrated, and the
-measurement is never much stiffer than the spring. In general this is a guide, which at noisy levels only decides where the chains
-of the next level start. At level 0, r_0 is the initial noise (0.03 for the ladders of images), and without initial noise
+measurement is never much stiffer than the spring. In general this is a guide, which at noisy levels only decides where the
+chains of the next level start. At level 0, r_0 is the initial noise (0.03 for the ladders of images), and without initial noise
 xhat_0 = x_0 and r_0 = 0: there the energy is the log-posterior itself, for any operator and any data. Sweeps
-(:mod:`springwell.generate`) leave exp f(y, t | y_obs) invariant at every level, and so the posterior of the model at the last one.
-Without sweeps, the law of x_0 is as good as the guide was.
+(:mod:`springwell.generate`) leave exp f(y, t | y_obs) invariant at every level, and so the posterior of the model at the last
+one. Without sweeps, the law of x_0 is as good as the guide was.
 
 Step sizes are the model's, made smaller where the measurement is stiffer than the spring: by (1 + lambda sigma_{t+1}^2)^{-1/2},
 lambda being the largest curvature that the measurement adds.
