@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from springwell.config import Config, SamplerConfig, ScheduleConfig
+from springwell.data.toy import ToyData, log_density
 from springwell.energy import ScaledEnergy
 from springwell.model import Model, build_schedule, initial_step_size
 from springwell.schedule import NoiseSchedule
@@ -75,3 +76,42 @@ def gaussian_model(data: Path, dim: int = 3, num_levels: int = 9) -> Model:
     schedule = build_schedule(config)
     energy = ScaledEnergy(GaussianNetwork(schedule), schedule, "none")
     return Model(config, schedule, energy, initial_step_size(config, schedule), torch.zeros(dim), torch.ones(dim))
+
+
+class CorrelatedEnergy:
+    """Exact f(y, t) of data N(mean, covariance), any covariance."""
+
+    def __init__(self, schedule: NoiseSchedule, mean: Tensor, covariance: Tensor):
+        a, scale, eye = schedule.a_cum[:-1], schedule.scale, torch.eye(len(mean), dtype=torch.float64)
+        variance = scale**2 * schedule.sigma_cum[:-1] ** 2
+        self.mean = (scale * a)[:, None] * mean
+        self.precision = torch.linalg.inv((scale * a)[:, None, None] ** 2 * covariance + variance[:, None, None] * eye)
+
+    def __call__(self, y: Tensor, t: Tensor) -> Tensor:
+        z = y.flatten(1) - self.mean[t].to(y.dtype)
+        return -0.5 * torch.einsum("ni,nij,nj->n", z, self.precision[t].to(y.dtype), z)
+
+
+class ToyEnergy:
+    """Exact f(y, t) of two-dimensional data; all chains of a batch are at one level."""
+
+    def __init__(self, toy: ToyData, schedule: NoiseSchedule):
+        self.toy, self.schedule = toy, schedule
+
+    def __call__(self, y: Tensor, t: Tensor) -> Tensor:
+        s, level = self.schedule, int(t[0])
+        x = y / s.scale[level].to(y.dtype)
+        return log_density(self.toy, x, float(s.a_cum[level]), float(s.sigma_cum[level])).to(y.dtype)
+
+
+def check_gaussian(x: Tensor, mean: Tensor, covariance: Tensor, slack: float = 0.0) -> None:
+    """Means and covariances of independent draws ``[N, D]``, all within 4.5 standard errors plus ``slack``."""
+    x, n = x.double(), len(x)
+    variance = covariance.diagonal()
+    z = x - mean
+    errors = (z.mean(0)).abs() - 4.5 * (variance / n).sqrt()
+    assert float(errors.max()) <= slack, errors
+    # Var of a product of two Gaussians with means 0: v_i v_j + c_ij^2.
+    standard_error = ((variance[:, None] * variance[None, :] + covariance**2) / n).sqrt()
+    errors = (z.T @ z / n - covariance).abs() - 4.5 * standard_error
+    assert float(errors.max()) <= slack, errors

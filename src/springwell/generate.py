@@ -3,6 +3,14 @@ r"""Progressive sampling (Gao et al. 2021, Alg. 2).
     x_T ~ N(0, I);   for t = T-1 ... 0:  y = K steps at log p(. | x_{t+1}), started at x_{t+1};   x_t = y / scale_t
 
 K = 0 takes one draw from the normal approximation instead; with ``denoised_start`` chains start at a damped one.
+
+If x_{t+1} has the law of level t + 1, and levels are noisy versions of one another, y_t has the law exp f(y, t). Where they are
+not (a sum of two models' energies, an energy with a likelihood added), a *sweep* takes y_t nearer to it, whatever x_{t+1} was:
+
+    x_{t+1} ~ N(y_t, sigma_{t+1}^2 I);   y_t: K steps at log p(. | x_{t+1}), started at y_t
+
+are the two halves of a Gibbs step on exp(f(y, t) - |x - y|^2 / (2 sigma_{t+1}^2)), whose marginal of y is exp f(y, t). With
+Metropolis-tested chains sweeps leave that law invariant for every K and every step size.
 """
 
 from __future__ import annotations
@@ -17,7 +25,7 @@ from springwell.conditional import gradient, normal_approximation
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.noise import Noise
 from springwell.samplers.chains import Chains, run_conditional
-from springwell.schedule import NoiseSchedule
+from springwell.schedule import NoiseSchedule, expand
 
 
 class Sample(NamedTuple):
@@ -34,6 +42,7 @@ def progressive(
     chains: Chains,
     event_shape: tuple[int, ...],
     noise: Noise,
+    sweeps: int = 0,
 ) -> Iterator[Sample]:
     """Yields x_T, x_{T-1}, ..., x_0, one sample per element of ``noise``.
 
@@ -43,6 +52,7 @@ def progressive(
         chains: How every level is sampled.
         event_shape: Shape of one sample.
         noise: The samples' randomness.
+        sweeps: Sweeps of every level after its first chain.
     """
     x = noise.normal(*event_shape)
     acceptance = torch.ones(len(noise), device=x.device)
@@ -52,9 +62,39 @@ def progressive(
         first = x
         if chains.denoised_start and chains.num_steps:
             first = normal_approximation(energy, schedule, t, x, noise.normal(*event_shape), damped=True)
-        y, acceptance = run_conditional(chains, energy, schedule, t, x, first, noise)
+        y, acceptance = sample_level(chains, energy, schedule, t, x, first, noise, sweeps)
         x = y / schedule.scale[level].to(y.dtype)
         yield Sample(level, x, acceptance)
+
+
+def sample_level(
+    chains: Chains,
+    energy: EnergyFunction,
+    schedule: NoiseSchedule,
+    t: Tensor,
+    x_next: Tensor,
+    start: Tensor,
+    noise: Noise,
+    sweeps: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Draws y_t given x_{t+1}, then sweeps; returns y_t and the mean acceptance ``[N]`` of each chain.
+
+    Args:
+        chains: How.
+        energy: f(y, t).
+        schedule: The noise levels.
+        t: Levels ``[N]``.
+        x_next: x_{t+1} ``[N, ...]``.
+        start: Where the chains start ``[N, ...]``.
+        noise: For N chains.
+        sweeps: How often x_{t+1} is drawn again, given y_t, and y_t given that.
+    """
+    y, acceptance = run_conditional(chains, energy, schedule, t, x_next, start, noise)
+    for _ in range(sweeps):
+        x_next = y + expand(schedule.sigma[t + 1], y) * noise.normal(*y.shape[1:])
+        y, accepted = run_conditional(chains, energy, schedule, t, x_next, y, noise)
+        acceptance = acceptance + accepted
+    return y, acceptance / (sweeps + 1)
 
 
 def denoise(energy: EnergyFunction, schedule: NoiseSchedule, x_0: Tensor) -> Tensor:

@@ -139,6 +139,21 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         self, index: Tensor, seed: int = 0, num_steps: int | None = None, noise_scale: float | None = None
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yields (t, x_t, acceptance) from x_T down to x_0 for the samples ``index``, in standardised coordinates."""
+        chains = self.chains(num_steps, noise_scale)
+        return progressive(self.energy, self.schedule, chains, self.event_shape, self.noise(seed, index))
+
+    def noise(self, seed: int | Tensor, index: Tensor, stream: int | Tensor = SAMPLING_STREAM) -> Noise:
+        """The randomness of the samples ``index`` of ``seed``."""
+        seed, stream = (value.to(self.device) if isinstance(value, Tensor) else value for value in (seed, stream))
+        return Noise(seed, index.to(self.device), stream, ahead=STEPS_PER_JUMP)
+
+    def chains(self, num_steps: int | None = None, noise_scale: float | None = None) -> Chains:
+        """How the model samples a level.
+
+        Args:
+            num_steps: MCMC steps, if not the run's own.
+            noise_scale: Factor on the Langevin noise, if not the run's own.
+        """
         sampler = self.config.sampler
         num_steps = self.config.effective_sample_steps if num_steps is None else num_steps
         if num_steps < 0 or (num_steps == 0 and not bool(self.schedule.spring.all())):
@@ -148,12 +163,9 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
             raise UserError(f"noise scale {noise_scale}: out of range; use a value in [0, 1]")
         if noise_scale != 1 and sampler.kernel != "langevin":
             raise UserError(f"noise scale {noise_scale}: a Metropolis test needs 1; this model is sampled by {sampler.kernel}")
-        noise = Noise(seed, index.to(self.device), SAMPLING_STREAM, ahead=STEPS_PER_JUMP)
         jumps, denoised = self.config.effective_sample_jumps, sampler.chain_start == "denoised"
-        chains = Chains(
-            make_kernel(sampler.kernel, sampler.num_leapfrog), num_steps, self.step_size, jumps, noise_scale, denoised
-        )
-        return progressive(self.energy, self.schedule, chains, self.event_shape, noise)
+        kernel = make_kernel(sampler.kernel, sampler.num_leapfrog)
+        return Chains(kernel, num_steps, self.step_size, jumps, noise_scale, denoised)
 
     def automatic_batch(self) -> int:
         """How many chains run side by side if nobody says: as many as fit in half the memory that is free."""
@@ -202,10 +214,8 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
             raise UserError(f"num {num}, batch {batch}: must both be at least 1")
         while start < num:
             wanted = min(batch, num - start)
-            # Products and convolutions of very few rows take another path, with other rounding; a full tile does not.
-            rows = max(batch, MIN_ROWS) if len(self.event_shape) == 1 else max(wanted, MIN_IMAGES)
             try:
-                x = self._sample_batch(start, rows, wanted, seed, num_steps, noise_scale, watch)
+                x = self._sample_batch(start, self.num_rows(wanted, batch), wanted, seed, num_steps, noise_scale, watch)
             except RuntimeError as error:
                 if batch == 1 or not _out_of_memory(error):
                     raise
@@ -240,9 +250,18 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
             raise DivergenceError(f"{where}; train longer, or sample with fewer or smaller steps")
         if steps and self.config.sampler.kernel != "langevin":
             warn_if_collapsed(accepted[:-1], steps, torch.arange(self.schedule.num_levels, device=self.device))
-        if self.config.sampler.denoise:
-            u = denoise(self.energy, self.schedule, u)
-        return (self.shift + self.scale * u)[:wanted]
+        return self.finished(u)[:wanted]
+
+    def num_rows(self, wanted: int, batch: int) -> int:
+        """How many chains to run for ``wanted`` samples, so that their rounding does not depend on that number.
+
+        Products and convolutions of very few rows take another path, with other rounding; a full tile does not.
+        """
+        return max(batch, MIN_ROWS) if len(self.event_shape) == 1 else max(wanted, MIN_IMAGES)
+
+    def finished(self, u: Tensor) -> Tensor:
+        """Samples in the data's units of x_0 in standardised coordinates: denoised, where the model does that."""
+        return self.shift + self.scale * (denoise(self.energy, self.schedule, u) if self.config.sampler.denoise else u)
 
     def sample(
         self,

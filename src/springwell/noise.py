@@ -8,6 +8,13 @@ Nothing is stored between draws but the position n, so the noise of one chain is
 on however many processes, and after an interruption: there is no generator state to save. Normals follow from the words by
 Box and Muller's transform. All of it is integer arithmetic on the tensor's device.
 
+So a sample is a function of its noise, and noise is a value that can be mixed, term by term,
+
+    eps = sum_c w_c eps_c,      sum_c w_c^2 = 1,
+
+which is noise of the same law: the spherical interpolation between two sources has weights cos and sin of an angle. A uniform
+is mixed through the normal law, u = Phi(sum_c w_c Phi^{-1}(u_c)), and stays uniform.
+
 References:
     Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 """
@@ -15,6 +22,7 @@ References:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -46,18 +54,28 @@ class Noise:
     """Normals and uniforms for a batch of samples, each with random numbers of its own.
 
     Args:
-        seed: The seed, any integer of 64 bits.
+        seed: The seed, any integer of 64 bits; or int64 ``[N]``, the seed of every sample.
         index: int64 ``[N]``: the global index of every sample of the batch.
-        stream: Which of the independent streams of every sample (the trainer passes the iteration).
+        stream: Which of the independent streams of every sample (the trainer passes the iteration); or int64 ``[N]``.
         ahead: How many draws to compute at once. It changes speed, never values.
         dtype: Of the numbers returned.
     """
 
-    def __init__(self, seed: int, index: Tensor, stream: int = 0, ahead: int = 1, dtype: torch.dtype = torch.float32):
+    def __init__(
+        self,
+        seed: int | Tensor,
+        index: Tensor,
+        stream: int | Tensor = 0,
+        ahead: int = 1,
+        dtype: torch.dtype = torch.float32,
+    ):
         self.ahead, self.dtype = ahead, dtype
-        root = torch.tensor([_signed(seed)], device=index.device)
+        root, branch = (
+            value if isinstance(value, Tensor) else torch.tensor([_signed(value)], device=index.device)
+            for value in (seed, stream)
+        )
         golden = _signed(_GOLDEN)
-        self._key = mix(mix(mix(root + golden) + _signed(_GOLDEN * (stream + 1))) + golden * (index + 1))
+        self._key = mix(mix(mix(root + golden) + golden * (branch + 1)) + golden * (index + 1))
         self._gamma = mix(self._key ^ _signed(0xD1B54A32D192ED03)) | 1
         self._position = {_UNIFORM: 0, _NORMAL: 0}
         self._ready: dict[int, tuple[int, list[Tensor]]] = {}
@@ -99,3 +117,35 @@ class Noise:
             return torch.stack([u, v], -1).clamp(max=largest).flatten(2)
         radius, angle = torch.sqrt(-2 * torch.log(u)), 2 * math.pi * v
         return torch.stack([radius * torch.cos(angle), radius * torch.sin(angle)], -1).flatten(2)
+
+
+class MixedNoise(Noise):
+    """A mixture of sources, term by term: every draw is the mixture of the sources' own next draws.
+
+    A sample whose weights are 1 for one source and 0 for the others has, bit for bit, the numbers of that source.
+
+    Args:
+        sources: C sources of N samples each.
+        weights: ``[N, C]``, the squares of a row summing to 1.
+    """
+
+    def __init__(self, sources: Sequence[Noise], weights: Tensor):
+        self.sources, self.weights = list(sources), weights
+        self.dtype = self.sources[0].dtype
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    @property
+    def device(self) -> torch.device:
+        return self.sources[0].device
+
+    def _draw(self, kind: int, size: int) -> Tensor:
+        draws = torch.stack([source._draw(kind, size) for source in self.sources], -1)
+        weights = self.weights[:, None, :].to(draws)
+        if kind == _NORMAL:
+            return (weights * draws).sum(-1)
+        largest = 1 - torch.finfo(self.dtype).eps / 2
+        mixed = torch.special.ndtr((weights * torch.special.ndtri(draws)).sum(-1)).clamp(1 - largest, largest)
+        pure, source = weights.max(-1)
+        return torch.where(pure == 1, draws.gather(-1, source[..., None].expand(*draws.shape[:-1], 1))[..., 0], mixed)

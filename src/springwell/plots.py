@@ -92,6 +92,37 @@ def vectors_figure(x: Tensor, title: str, limit: float | None = None) -> Any:
     return figure
 
 
+def paths_figure(paths: Tensor, title: str) -> Any:
+    """Paths of vectors ``[P, N, D]``, their first two coordinates, as lines through their points."""
+    figure, axes = new_figure(1, 1, 4.0)
+    for path in paths:
+        axes[0, 0].plot(*first_two(path).T, "o-", ms=2, lw=0.6)
+    limit = largest(paths)
+    axes[0, 0].set(xlim=(-limit, limit), ylim=(-limit, limit))
+    axes[0, 0].set_title(title, fontsize=_TITLE)
+    return figure
+
+
+def conditional_figure(x: Tensor, hidden: Tensor, exact: tuple[Tensor, Tensor] | None, title: str) -> Any:
+    """A histogram of every hidden coordinate of vectors ``[N, D]``, with the exact density (nodes, values) if it is known."""
+    columns = hidden.nonzero()[:, 0].tolist()
+    figure, axes = new_figure(1, len(columns), 3.2)
+    for ax, i in zip(axes[0], columns, strict=True):
+        ax.set(aspect="auto")
+        ax.hist(x[:, i].numpy(), bins=40, density=True, color="#7fa3c7", label=f"{len(x)} samples")
+        if exact is not None:
+            shown = exact[1] > 1e-4 * exact[1].max()
+            left, right = float(exact[0][shown].min()), float(exact[0][shown].max())
+            ax.plot(*exact, color="#20456e", lw=1, label="exact")
+            ax.set(xlim=(left - 0.3, right + 0.3))
+        ax.set_xlabel(f"coordinate {i}", fontsize=_TITLE)
+        ax.xaxis.set_major_locator(_ticks(5))
+        ax.tick_params(labelsize=7)
+        ax.legend(fontsize=6)
+    figure.suptitle(title, fontsize=_TITLE + 1)
+    return figure
+
+
 def largest(*values: Tensor) -> float:
     """A limit that all points are within."""
     return 1.05 * max(float(x.abs().max()) for x in values)

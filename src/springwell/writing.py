@@ -126,11 +126,37 @@ def write_samples(drawing: Drawing, out: Path) -> dict[str, Any]:
         pictures.save_png(pictures.grid(x), out)
     elif out.suffix == ".png":
         save_figure(vectors_figure(torch.from_numpy(x), f"{num} samples of {drawing.name}"), out)
-    elif out.suffix == ".npy":
-        write_atomically(out, lambda file: np.save(file, x))
     else:
-        write_atomically(out, lambda file: np.savez(file, samples=x))
+        save_samples(x, out)
     return {"num": num, "shape": list(x.shape)}
+
+
+def save_samples(x: np.ndarray, out: Path) -> None:
+    """Writes an array to an .npy, or to an .npz under the name ``samples``."""
+    if out.suffix == ".npz":
+        save_arrays(out, {"samples": x})
+    else:
+        write_atomically(out, lambda file: np.save(file, x))
+
+
+def save_arrays(out: Path, arrays: dict[str, Any]) -> None:
+    """Writes an .npz."""
+    write_atomically(out, lambda file: np.savez(file, **arrays))
+
+
+def begin_folder(out: Path, record_name: str, record: dict[str, Any], command: str) -> None:
+    """Makes a folder for what ``command`` writes with the settings ``record``; one that holds other things is refused."""
+    out.mkdir(exist_ok=True)
+    if (out / record_name).exists():
+        known = read_json(out / record_name)
+        for name, value in record.items():
+            if not isinstance(known, dict) or known.get(name) != value:
+                theirs = known.get(name) if isinstance(known, dict) else known
+                raise UserError(f"--out {out}: holds samples with {name} {theirs}, not {value}; choose another --out")
+    elif any(out.iterdir()):
+        raise UserError(f"--out {out}: is not empty and was not written by `springwell {command}`; choose another --out")
+    else:
+        write_atomically(out / record_name, json.dumps(record, indent=1) + "\n")
 
 
 def _write_folder(drawing: Drawing, num: int, out: Path) -> dict[str, Any]:
@@ -157,17 +183,7 @@ def _begin_folder(drawing: Drawing, num: int, out: Path) -> int:
         "steps": model.config.effective_sample_steps if drawing.steps is None else drawing.steps,
         "noise_scale": sampler.noise_scale if drawing.noise_scale is None else drawing.noise_scale,
     }
-    out.mkdir(exist_ok=True)
-    if (out / RECORD).exists():
-        known = read_json(out / RECORD)
-        for name, value in record.items():
-            if not isinstance(known, dict) or known.get(name) != value:
-                theirs = known.get(name) if isinstance(known, dict) else known
-                raise UserError(f"--out {out}: holds samples with {name} {theirs}, not {value}; choose another --out")
-    elif any(out.iterdir()):
-        raise UserError(f"--out {out}: is not empty and was not written by `springwell sample`; choose another --out")
-    else:
-        write_atomically(out / RECORD, json.dumps(record, indent=1) + "\n")
+    begin_folder(out, RECORD, record, "sample")
     start = next((i for i in range(num) if not (out / f"{i:06d}.png").exists()), num)
     if start:
         drawing.reporter.say(f"{out}: holds the first {start} samples already")
@@ -190,7 +206,7 @@ def write_trajectory(drawing: Drawing, out: Path) -> dict[str, Any]:
         levels[0][first : first + len(part)] = part
     if out.suffix == ".npz":
         path = torch.stack(list(levels.values())).numpy()
-        write_atomically(out, lambda file: np.savez(file, trajectory=path, levels=np.array(list(levels))))
+        save_arrays(out, {"trajectory": path, "levels": np.array(list(levels))})
     elif images and out.suffix == ".png":
         rows = torch.stack(list(levels.values()), 1).flatten(0, 1)
         pictures.save_png(pictures.grid(pictures.to_bytes(rows), len(levels)), out)

@@ -1,4 +1,4 @@
-"""The command line: springwell presets | train | sample | evaluate | fid | diagnose | longrun | reproduce | data | doctor.
+"""The command line: springwell COMMAND, one of COMMANDS below.
 
 Parsing imports nothing heavy; a command imports torch when it runs. Results go to stdout, everything else to stderr. With
 ``--json`` the last line of stdout is one JSON object. Exit codes: 0 done, 1 diverged, 2 a value that cannot be used,
@@ -22,6 +22,14 @@ from typing import Any
 import tyro
 
 from springwell import __version__
+from springwell.cli.applications import (
+    InpaintCommand,
+    InterpolateCommand,
+    RestoreCommand,
+    inpaint_command,
+    interpolate_command,
+    restore_command,
+)
 from springwell.cli.chains import DiagnoseCommand, LongrunCommand, diagnose_command, longrun_command
 from springwell.cli.common import Context, is_main_process
 from springwell.cli.data import ConvertCommand, DataCommand, convert_command, data_command
@@ -41,6 +49,9 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Context], dict[str, Any]]]] = {
     "fid": (FidCommand, fid_command),
     "diagnose": (DiagnoseCommand, diagnose_command),
     "longrun": (LongrunCommand, longrun_command),
+    "interpolate": (InterpolateCommand, interpolate_command),
+    "inpaint": (InpaintCommand, inpaint_command),
+    "restore": (RestoreCommand, restore_command),
     "reproduce": (ReproduceCommand, reproduce_command),
     "convert-official": (ConvertCommand, convert_command),
     "data": (DataCommand, data_command),

@@ -35,7 +35,6 @@ from springwell.evaluation.metrics import features, image_metrics, reference_fea
 from springwell.evaluation.neighbours import nearest
 from springwell.evaluation.sources import array_images, open_source
 from springwell.evaluation.toy import DATA_STREAM, mmd
-from springwell.generate import denoise
 from springwell.model import Model
 from springwell.noise import Noise
 from springwell.pictures import to_bytes
@@ -162,10 +161,7 @@ class Judge:
 
     def finished(self, u: Tensor) -> Tensor:
         """Samples as the model's own sampling returns them, in the data's units."""
-        if self.model.config.sampler.denoise:
-            parts = u.split(self.model.automatic_batch())
-            u = torch.cat([denoise(self.model.energy, self.model.schedule, part) for part in parts])
-        return self.model.shift + self.model.scale * u
+        return torch.cat([self.model.finished(part) for part in u.split(self.model.automatic_batch())])
 
     def _nearest(self, u: Tensor) -> dict[str, float]:
         if self.data.rows is None:

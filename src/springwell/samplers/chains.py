@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,7 @@ class Chains:
         jump_proposals: J of a jump between modes before every fifth step; 0 for none.
         noise_scale: Factor on the Langevin noise; 1 is the correct dynamics.
         denoised_start: Whether generation starts at the damped normal approximation instead of x_{t+1}.
+        jump: How to jump, with the arguments of :func:`springwell.samplers.jump`.
     """
 
     kernel: Kernel
@@ -35,6 +37,7 @@ class Chains:
     jump_proposals: int = 0
     noise_scale: float = 1.0
     denoised_start: bool = False
+    jump: Callable[..., Tensor] = jump
 
 
 def run_conditional(
@@ -60,7 +63,7 @@ def run_conditional(
     for done in range(0, chains.num_steps, piece):
         steps = min(piece, chains.num_steps - done)
         if chains.jump_proposals:
-            y = jump(y, energy, schedule, t, x_next, chains.jump_proposals, noise)
+            y = chains.jump(y, energy, schedule, t, x_next, chains.jump_proposals, noise)
         y, accepted = run_chain(chains.kernel, y, logdensity, step_size, steps, noise, chains.noise_scale, check=False)
         acceptance += accepted * (steps / chains.num_steps)
     return y, acceptance

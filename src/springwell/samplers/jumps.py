@@ -24,11 +24,19 @@ from springwell.noise import Noise
 from springwell.schedule import NoiseSchedule, expand
 
 
-@torch.no_grad()
 def jump(
     y: Tensor, energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor, num_proposals: int, noise: Noise
 ) -> Tensor:
-    """One step of i-SIR for every chain; chains at levels without spring stay where they are.
+    """One step of i-SIR for every chain; chains at levels without spring stay where they are. Arguments: see :func:`choose`."""
+    candidates, chosen = choose(y, energy, schedule, t, x_next, num_proposals, noise)
+    return candidates[chosen, torch.arange(len(y), device=y.device)]
+
+
+@torch.no_grad()
+def choose(
+    y: Tensor, energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor, num_proposals: int, noise: Noise
+) -> tuple[Tensor, Tensor]:
+    """The candidates ``[J + 1, N, ...]`` of every chain, of which the first is y, and the number ``[N]`` of the chosen one.
 
     Args:
         y: Positions ``[N, ...]``.
@@ -47,4 +55,4 @@ def jump(
     # A candidate where f is nan is never taken; argmax over Gumbel-perturbed weights draws from their softmax.
     gumbel = -torch.log(-torch.log(noise.uniform(num_proposals + 1).T))
     chosen = (f.nan_to_num(nan=-torch.inf) + gumbel).argmax(0)
-    return candidates[chosen, torch.arange(len(y), device=y.device)]
+    return candidates, chosen

@@ -1,0 +1,163 @@
+r"""Inpainting: what is hidden, given what is seen (Gao et al. 2021, Sec. 4.2).
+
+An image x = (o, m) has seen pixels o and hidden ones m. The seen ones are diffused once,
+
+    o_0 = a_0 o + sigma_0 eps,      o_{t+1} = a_{t+1} o_t + sigma_{t+1} eps,
+
+and the hidden ones are sampled down the ladder, with the seen ones held at their diffused values:
+
+    m_T ~ N(0, I);   for t = T-1 ... 0:  scale_t m_t ~ exp(f((scale_t o_t, .), t) - |m_{t+1} - .|^2 / (2 sigma_{t+1}^2)).
+
+That is the paper's procedure, and it is biased. Noise acts on each pixel by itself, so the hidden path depends on the seen one
+through x_0 alone, and given o_0 the right law of m_{t+1} is p(m_{t+1} | o_0). Its own is p(m_{t+1} | o_{t+1}, m_{t+2}), which
+knows nothing of what the seen pixels look like at lower noise. If m_1 has a wrong law, so has m_0.
+
+A sweep draws m_{t+1} again, given m_t, and m_t again, given m_{t+1} and o_t: a Gibbs step that leaves p(m_t | o_t) invariant at
+every level. With sweeps, the law of m_t approaches p(m_t | o_t), and that of the last level is the conditional p(m_0 | o_0)
+asked for. What is left of the initial noise in the hidden pixels is removed where the model removes it from its samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from springwell.applications.batches import in_batches, repeated
+from springwell.conditional import normal_approximation
+from springwell.energy.base import EnergyFunction, at_level
+from springwell.errors import UserError
+from springwell.generate import Sample, sample_level
+from springwell.model import Model
+from springwell.noise import Noise
+from springwell.samplers import Chains
+from springwell.schedule import NoiseSchedule
+
+STREAM = 2**44
+
+
+class Hidden:
+    """The energy as a function of the hidden values alone, ``[N, M]``, with the others held.
+
+    Args:
+        energy: f(y, t).
+        held: y ``[N, ...]``, of which the hidden values do not matter.
+        hidden: bool, of the shape of one sample.
+    """
+
+    def __init__(self, energy: EnergyFunction, held: Tensor, hidden: Tensor):
+        self.energy, self.held, self.where = energy, held, hidden.flatten().nonzero()[:, 0]
+
+    def whole(self, m: Tensor) -> Tensor:
+        """The whole sample; m may hold several candidates for each."""
+        held = repeated(self.held, len(m))
+        return held.flatten(1).index_copy(1, self.where, m).view_as(held)
+
+    def __call__(self, m: Tensor, t: Tensor) -> Tensor:
+        return self.at(t)(m)
+
+    def at(self, t: Tensor) -> Callable[[Tensor], Tensor]:
+        f = at_level(self.energy, t)
+        return lambda m: f(self.whole(m))
+
+
+def inpaint_levels(
+    energy: EnergyFunction,
+    schedule: NoiseSchedule,
+    chains: Chains,
+    x: Tensor,
+    hidden: Tensor,
+    noise: Noise,
+    sweeps: int = 0,
+) -> Iterator[Sample]:
+    """Yields x_T ... x_0 whose seen values are a diffused path of those of x. Same form as ``generate.progressive``.
+
+    Args:
+        energy: f(y, t).
+        schedule: The noise levels.
+        chains: How every level is sampled.
+        x: Data ``[N, ...]`` in the model's coordinates; the hidden values are not used.
+        hidden: bool, of the shape of one sample.
+        noise: For N samples.
+        sweeps: Sweeps of every level after its first chain; 0 is the paper's procedure.
+    """
+    event, where = x.shape[1:], hidden.flatten().nonzero()[:, 0]
+    # Hidden values start from nothing, so that whatever they were cannot leak into the path.
+    path = [torch.where(hidden, 0.0, x)]
+    for a, sigma in zip(schedule.a.tolist(), schedule.sigma.tolist(), strict=True):
+        path.append(a * path[-1] + sigma * noise.normal(*event))
+    path = path[1:]
+    x_next = torch.where(hidden, noise.normal(*event), path[-1])
+    yield Sample(schedule.num_levels, x_next, torch.ones(len(x), device=x.device))
+    for level in reversed(range(schedule.num_levels)):
+        t = torch.full((len(x),), level, device=x.device)
+        scale = schedule.scale[level].to(x.dtype)
+        rest = Hidden(energy, scale * path[level], hidden)
+        acceptance = torch.ones(len(x), device=x.device)
+        if chains.num_steps == 0:
+            # The normal approximation is taken at x_{t+1}, whose seen values are those of level t + 1.
+            above, sigma = Hidden(energy, path[level + 1], hidden), schedule.sigma[level + 1].to(x.dtype)
+            for sweep in range(sweeps + 1):
+                y = normal_approximation(energy, schedule, t, x_next, noise.normal(*event))
+                m = y.flatten(1)[:, where]
+                if sweep < sweeps:
+                    x_next = above.whole(m + sigma * noise.normal(len(where)))
+        else:
+            m_next = start = x_next.flatten(1)[:, where]
+            if chains.denoised_start:
+                guess = normal_approximation(energy, schedule, t, x_next, noise.normal(*event), damped=True)
+                start = guess.flatten(1)[:, where]
+            m, acceptance = sample_level(chains, rest, schedule, t, m_next, start, noise, sweeps)
+        x_next = rest.whole(m) / scale
+        yield Sample(level, x_next, acceptance)
+
+
+@torch.inference_mode(False)
+def inpaint(
+    model: Model,
+    x: Tensor,
+    hidden: Tensor,
+    num: int = 1,
+    seed: int = 0,
+    sweeps: int = 0,
+    num_steps: int | None = None,
+    batch: int | None = None,
+    numbers: Sequence[int] | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> Tensor:
+    """Fills in what is hidden, ``num`` times for every sample: ``[B, num, ...]``, in which what is seen is that of x.
+
+    Args:
+        model: The model.
+        x: Data ``[B, ...]`` in the data's units.
+        hidden: bool, of the shape of one sample.
+        num: How many samples of the hidden values for each.
+        seed: Sample j for x_i depends on (seed, number of x_i, j) alone.
+        sweeps: Sweeps of every level; 0 is the paper's procedure.
+        num_steps: MCMC steps per level, if not the run's own.
+        batch: Chains that run side by side; None for as many as fit.
+        numbers: The numbers of the x_i, if not 0, 1, ...
+        watch: Is told of every level, for how many samples it is done.
+    """
+    check_hidden(hidden, model.event_shape)
+    chains, hidden = model.chains(num_steps), hidden.to(model.device)
+    u = (x.to(model.shift) - model.shift) / model.scale
+    number = torch.tensor(range(len(x)) if numbers is None else numbers, device=model.device)
+
+    def run(i: Tensor, j: Tensor) -> Iterator[Sample]:
+        noise = model.noise(seed, j, STREAM + number[i])
+        return inpaint_levels(model.energy, model.schedule, chains, u[i], hidden, noise, sweeps)
+
+    drawn = in_batches(model, run, len(x), num, batch, watch)
+    return torch.where(hidden, drawn, x.to(drawn)[:, None])
+
+
+def check_hidden(hidden: Tensor, event_shape: tuple[int, ...]) -> None:
+    """Refuses a mask of another shape, and one that hides nothing or everything."""
+    if tuple(hidden.shape) != event_shape or hidden.dtype != torch.bool:
+        raise UserError(f"mask: is {hidden.dtype} of shape {list(hidden.shape)}; needs torch.bool of {list(event_shape)}")
+    if not bool(hidden.any()):
+        raise UserError("mask: hides nothing, so there is nothing to fill in; True (white in an image) marks what is hidden")
+    if bool(hidden.all()):
+        raise UserError("mask: hides everything, so nothing is given; draw samples instead (springwell sample)")

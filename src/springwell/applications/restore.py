@@ -1,0 +1,214 @@
+r"""Restoration: an image given a measurement of it, y_obs = A(x) + sigma_n eps, by sampling the posterior.
+
+    log p(x | y_obs) = log p(x) - |y_obs - A(x)|^2 / (2 sigma_n^2) + const
+
+The measurement is part of the energy of every level. What it says of x_t is p(y_obs | x_t), an integral over x given x_t, for
+which the Gaussian guess is taken that is exact for data N(mu, s^2 I) and a linear A with A A^T = c I:
+
+    x | x_t  ~  N(xhat_t, r_t^2 I),     xhat_t = mu + abar_t s^2 (x_t - abar_t mu) / (abar_t^2 s^2 + sigmabar_t^2),
+                                        r_t^2  = s^2 sigmabar_t^2 / (abar_t^2 s^2 + sigmabar_t^2)
+    f(y, t | y_obs) = f(y, t) - |y_obs - A(xhat_t(y / scale_t))|^2 / (2 (sigma_n^2 + c r_t^2)).
+
+For other operators c is the largest eigenvalue of A^T A: what x_t leaves open is then overrated rather than underrated, and the
+measurement is never much stiffer than the spring. In general this is a guide, which at noisy levels only decides where the
+chains of the next level start. At level 0, r_0 is the initial noise (0.03 for the ladders of images), and without initial noise
+xhat_0 = x_0 and r_0 = 0: there the energy is the log-posterior itself, for any operator and any data. Sweeps
+(:mod:`springwell.generate`) leave exp f(y, t | y_obs) invariant at every level, and so the posterior of the model at the last
+one. Without sweeps, the law of x_0 is as good as the guide was.
+
+Step sizes are the model's, made smaller where the measurement is stiffer than the spring: by (1 + lambda sigma_{t+1}^2)^{-1/2},
+lambda being the largest curvature that the measurement adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from springwell.applications.batches import in_batches, repeated
+from springwell.data.formats import first_line
+from springwell.energy.base import EnergyFunction, at_level
+from springwell.errors import UserError
+from springwell.generate import Sample, progressive
+from springwell.model import Model
+from springwell.noise import Noise
+from springwell.samplers import Chains
+from springwell.schedule import NoiseSchedule
+
+STREAM = 2**45
+_PROBE_STREAM = 2**46
+MEASURE_STREAM = 2**47
+_PROBES = 4
+_POWER_ITERATIONS = 30
+
+Operator = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """y_obs = A(x) + sigma_n eps.
+
+    Attributes:
+        operator: A: differentiable, ``[N, *event_shape]`` to ``[N, ...]``, each sample by itself.
+        noise: sigma_n > 0.
+        event_shape: Shape of one sample.
+        device: Where to compute.
+    """
+
+    operator: Operator
+    noise: float
+    event_shape: tuple[int, ...]
+    device: torch.device | str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not self.noise > 0:
+            raise UserError(f"noise {self.noise:g} of the measurement: must be positive; a small value for a precise one")
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an observation."""
+        try:
+            return tuple(self.operator(torch.zeros(1, *self.event_shape, device=self.device)).shape[1:])
+        except Exception as error:
+            raise UserError(f"operator: fails on a batch of one ({first_line(error)})") from None
+
+    @cached_property
+    def curvature(self) -> float:
+        """c: the largest eigenvalue of A^T A, A being the operator's derivative at 0, by power iteration."""
+        try:
+            return self._largest_eigenvalue()
+        except RuntimeError as error:
+            raise UserError(f"operator: cannot be differentiated ({first_line(error)})") from None
+
+    def _largest_eigenvalue(self) -> float:
+        origin = torch.zeros(_PROBES, *self.event_shape, device=self.device)
+        v, largest = Noise(0, torch.arange(_PROBES, device=self.device), _PROBE_STREAM).normal(*self.event_shape), 0.0
+        with torch.enable_grad():
+            origin.requires_grad_()
+            image = self.operator(origin)
+            u = torch.zeros_like(image, requires_grad=True)
+            # A^T u is linear in u, and A v is the derivative of <A^T u, v> by u.
+            (pulled,) = torch.autograd.grad(image, origin, u, create_graph=True)
+            for _ in range(_POWER_ITERATIONS):
+                v = v / v.flatten(1).norm(dim=1).clamp(min=1e-30).view(-1, *[1] * (v.ndim - 1))
+                (a_v,) = torch.autograd.grad(pulled, u, v, retain_graph=True)
+                largest = float(a_v.flatten(1).square().sum(-1).max())
+                (v,) = torch.autograd.grad(image, origin, a_v, retain_graph=True)
+        return largest
+
+
+class Posterior:
+    """f(y, t | y_obs), an energy.
+
+    Args:
+        energy: f(y, t).
+        schedule: The noise levels.
+        measurement: A and sigma_n, in the model's coordinates.
+        observation: y_obs ``[N, ...]``.
+        mean: mu of the Gaussian guess.
+        variance: s^2 of the Gaussian guess.
+    """
+
+    def __init__(
+        self,
+        energy: EnergyFunction,
+        schedule: NoiseSchedule,
+        measurement: Measurement,
+        observation: Tensor,
+        mean: float = 0.0,
+        variance: float = 1.0,
+    ):
+        self.energy, self.measurement, self.observation = energy, measurement, observation
+        a, noise = schedule.a_cum[:-1], schedule.sigma_cum[:-1] ** 2
+        total = a**2 * variance + noise
+        # xhat = offset + slope y, and 1 / (sigma_n^2 + c r^2).
+        slope = a * variance / (total * schedule.scale)
+        offset = mean - schedule.scale * slope * a * mean
+        self.precision = 1 / (measurement.noise**2 + measurement.curvature * variance * noise / total)
+        self.slope, self.offset = slope, offset
+        self.curvature = measurement.curvature * slope**2 * self.precision
+
+    def __call__(self, y: Tensor, t: Tensor) -> Tensor:
+        return self.at(t)(y)
+
+    def at(self, t: Tensor) -> Callable[[Tensor], Tensor]:
+        f, observation = at_level(self.energy, t), repeated(self.observation, len(t))
+
+        def posterior(y: Tensor) -> Tensor:
+            slope, offset = (value[t].to(y.dtype).view(-1, *[1] * (y.ndim - 1)) for value in (self.slope, self.offset))
+            residual = (observation - self.measurement.operator(offset + slope * y)).flatten(1)
+            return f(y) - 0.5 * self.precision[t].to(y.dtype) * residual.square().sum(-1)
+
+        return posterior
+
+    def chains(self, chains: Chains, schedule: NoiseSchedule) -> Chains:
+        """The model's chains with steps for this energy."""
+        factor = (1 + self.curvature * schedule.sigma[1:] ** 2).rsqrt()
+        return replace(chains, step_size=chains.step_size * factor.to(chains.step_size))
+
+
+class Restoration(NamedTuple):
+    """Samples of the posterior and what they say.
+
+    Attributes:
+        samples: ``[B, num, ...]``.
+        mean: ``[B, ...]``: the mean of the samples, an estimate of the posterior mean.
+        std: ``[B, ...]``: their standard deviation, value by value; nan for a single sample.
+    """
+
+    samples: Tensor
+    mean: Tensor
+    std: Tensor
+
+
+@torch.inference_mode(False)
+def restore(
+    model: Model,
+    observation: Tensor,
+    operator: Operator,
+    noise: float,
+    num: int = 8,
+    seed: int = 0,
+    sweeps: int = 0,
+    num_steps: int | None = None,
+    batch: int | None = None,
+    numbers: Sequence[int] | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> Restoration:
+    """Samples of x given observations of it.
+
+    Args:
+        model: The model.
+        observation: y_obs ``[B, ...]``.
+        operator: A: differentiable, from ``[N, *event_shape]`` in the data's units, each sample by itself.
+        noise: sigma_n, in the units of A(x).
+        num: How many samples for each observation.
+        seed: Sample j for an observation depends on (seed, its number, j) alone.
+        sweeps: Sweeps of every level after its first chain.
+        num_steps: MCMC steps per level, if not the run's own.
+        batch: Chains that run side by side; None for as many as fit.
+        numbers: The numbers of the observations, if not 0, 1, ...
+        watch: Is told of every level, for how many samples it is done.
+    """
+    measurement = Measurement(lambda u: operator(model.shift + model.scale * u), noise, model.event_shape, model.device)
+    observation = observation.to(model.shift)
+    if tuple(observation.shape[1:]) != measurement.shape:
+        needs = f"this operator makes {list(measurement.shape)} of {list(model.event_shape)}"
+        raise UserError(f"observation: has shape {list(observation.shape[1:])}; {needs}")
+    plain = model.chains(num_steps)
+    number = torch.tensor(range(len(observation)) if numbers is None else numbers, device=model.device)
+
+    def run(i: Tensor, j: Tensor) -> Iterator[Sample]:
+        posterior = Posterior(model.energy, model.schedule, measurement, observation[i])
+        chains = posterior.chains(plain, model.schedule)
+        return progressive(
+            posterior, model.schedule, chains, model.event_shape, model.noise(seed, j, STREAM + number[i]), sweeps
+        )
+
+    samples = in_batches(model, run, len(observation), num, batch, watch)
+    return Restoration(samples, samples.mean(1), samples.std(1) if num > 1 else torch.full_like(samples[:, 0], torch.nan))

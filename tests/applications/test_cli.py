@@ -1,0 +1,203 @@
+"""springwell interpolate, inpaint and restore: files, bytes, resumption, bad input."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from springwell.cli import COMMANDS, Context, parse
+from springwell.errors import UserError
+from springwell.model import Model
+from tests.images import small_model
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a command in this process, in a folder with a small untrained model of 8x8 grey images."""
+    monkeypatch.chdir(tmp_path)
+    model = small_model()
+    assert isinstance(model, Model)
+    model.save_pretrained(tmp_path / "model")
+
+    def call(*arguments):
+        name, command = parse([*map(str, arguments), "--device", "cpu"])
+        return COMMANDS[name][1](command, Context(command.common))
+
+    return call
+
+
+def picture(path, size=8, mode="L", seed=0):
+    shape = (size, size) if mode == "L" else (size, size, 3)
+    pixels = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+def load(path):
+    return np.asarray(Image.open(path))
+
+
+def test_interpolate_writes_pictures_animations_and_numbers(run, tmp_path, capsys):
+    result = run("interpolate", "model", "--seeds", 3, 4, 5, 6, "--num", 3)
+    assert result["shape"] == [2, 3, 1, 8, 8]
+    assert "largest distance of neighbours" in capsys.readouterr().out
+    assert (tmp_path / "model-interpolation.png").exists()
+    with Image.open("model-interpolation.gif") as animation:
+        assert animation.n_frames == 3
+    run("sample", "model", "--seed", 4, "--num", 1, "--out", "own.npy")
+    run("interpolate", "model", "--seeds", 3, 4, "--num", 3, "--out", "path.npy")
+    assert np.array_equal(np.load("path.npy")[0, -1], np.load("own.npy")[0])
+    run("interpolate", "model", "--seeds", 3, 4, 5, 6, "--num", 3, "--manifold", "--out", "m.gif")
+    with Image.open("m.gif") as animation:
+        assert animation.n_frames == 9
+
+
+@pytest.mark.parametrize("where", [("--half", "left"), ("--box", "0,0,4,8"), ("--mask", "mask.png")])
+def test_inpainted_images_keep_the_bytes_that_are_seen(run, tmp_path, where):
+    pixels = picture(tmp_path / "x.png")
+    mask = np.zeros((8, 8), np.uint8)
+    mask[:, :4] = 255
+    Image.fromarray(mask).save("mask.png")
+    result = run("inpaint", "model", "x.png", *where, "--num", 2, "--sweeps", 1, "--out", "o")
+    assert result["images"] == 1
+    first, second = (load(f"o/x-{j}.png") for j in (0, 1))
+    for sample in (first, second):
+        assert np.array_equal(sample[:, 4:], pixels[:, 4:])
+    assert not np.array_equal(first[:, :4], second[:, :4])
+
+
+def test_a_folder_goes_on_where_it_stopped_and_lists_what_it_could_not_do(run, tmp_path, capsys):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for name in ("a", "b", "c"):
+        picture(folder / f"{name}.png", seed=ord(name))
+    (folder / "bad.png").write_bytes(b"no image")
+    picture(folder / "large.png", size=9)
+    picture(folder / "colour.png", mode="RGB")
+    command = ("inpaint", "model", "images", "--half", "top", "--num", 1, "--out", "o")
+    result = run(*command)
+    assert result["images"] == 3
+    assert len(result["failures"]) == 3
+    said = capsys.readouterr()
+    assert "3 of 6 images failed" in said.out
+    for words in ("bad.png: cannot be read", "large.png: is 9 x 9 pixels; 8 x 8 are needed", "colour.png: is in colour"):
+        assert words in said.out
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in (tmp_path / "o").iterdir()}
+    # One picture is missing: it is drawn again, as it was, and nothing else is.
+    (tmp_path / "o" / "b.png").unlink()
+    run(*command)
+    for path, (time, content) in before.items():
+        assert path.read_bytes() == content
+        assert path.name.startswith("b") or path.stat().st_mtime_ns == time
+    with pytest.raises(UserError, match="holds samples with seed 0, not 1"):
+        run(*command, "--seed", 1)
+    assert run("inpaint", "model", "images", "--half", "top", "--num", 1, "--resize", "--out", "r")["images"] == 5
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "size"),
+    [
+        ("denoise", (), 8),
+        ("superres", ("--factor", 4), 2),
+        ("deblur", ("--kernel", "box:3"), 8),
+        ("deblur", ("--kernel", "k.npy"), 8),
+        ("custom", ("--operator", "own.py:flip"), 8),
+    ],
+)
+def test_restored_images_with_their_mean_and_deviation(run, tmp_path, task, options, size):
+    picture(tmp_path / "x.png", size=size)
+    np.save("k.npy", np.full((1, 3), 1 / 3))
+    (tmp_path / "own.py").write_text("def flip(x):\n    return x.flip(-1)\n")
+    run("restore", "model", "x.png", "--task", task, *options, "--num", 3, "--out", "o")
+    with np.load("o/x.npz") as arrays:
+        samples, mean, std = (arrays[name] for name in ("samples", "mean", "std"))
+    np.testing.assert_allclose(mean, samples.mean(0), atol=1e-5)
+    np.testing.assert_allclose(std, samples.std(0, ddof=1), atol=1e-5)
+    names = {path.name for path in (tmp_path / "o").iterdir()}
+    assert names == {"restore.json", "x.npz", "x.png", *(f"x-{name}.png" for name in ("mean", "std", 0, 1, 2))}
+
+
+def test_simulated_measurements_are_judged(run, tmp_path, capsys):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for i in range(3):
+        picture(folder / f"{i}.png", seed=i)
+    command = ("restore", "model", "images", "--simulate", "--noise", 0.3, "--num", 2)
+    psnr = run(*command)["psnr"]
+    # 10 log10(4 / 0.09) = 16.5 dB, and a little more because the noisy image is cut off at black and white.
+    assert 16 < psnr["measurement"]["psnr"] < 18
+    assert psnr["mean"]["num"] == 3
+    assert "psnr measurement" in capsys.readouterr().out
+    (tmp_path / "restored" / "1.png").unlink()
+    assert run(*command)["psnr"] == psnr
+
+
+def test_vectors_are_compared_with_the_exact_conditional(run, tmp_path):
+    result = run("inpaint", "checkerboard", "--given", "0=0.5", "--num", 50, "--sweeps", 1)
+    assert (tmp_path / "inpainted.png").read_bytes().startswith(b"\x89PNG")
+    assert 0 < result["ks_data"] < 1
+    assert result["ks_null_95"] == pytest.approx(1.358 / 50**0.5)
+    run("inpaint", "checkerboard", "--given", "1=-0.5", "--num", 20, "--sweeps", 0, "--out", "x.npy")
+    assert np.all(np.load("x.npy")[:, 1] == -0.5)
+
+
+def test_bad_input_is_one_line(run, tmp_path):
+    picture(tmp_path / "x.png")
+    picture(tmp_path / "wide.png", size=9)
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save("nothing.png")
+    Image.fromarray(np.full((8, 8), 255, np.uint8)).save("everything.png")
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save("small.png")
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG")
+    (tmp_path / "own.py").write_text("raise ValueError('no')\n")
+    for arguments, words in (
+        (["interpolate", "model", "--seeds", 1], "every path has two ends"),
+        (["interpolate", "model", "--seeds", 1, 2**64], f"seed {2**64}: out of range"),
+        (["inpaint", "model", "x.png", "--half", "left", "--seed", -(2**70)], "out of range; use an integer of 64 bits"),
+        (["restore", "model", "x.png", "--seed", 2**64], "out of range; use an integer of 64 bits"),
+        (["interpolate", "model", "--num", 101, "--seeds", 1, 2, 3, 4, "--manifold"], "at most 10000 samples"),
+        (["interpolate", "model", "--seeds", 1, 2, "--manifold"], "4 corners"),
+        (["interpolate", "model", "--num", 1], "--num 1: must be at least 2"),
+        (["interpolate", "model", "--out", "x.jpg"], "unknown kind '.jpg'"),
+        (["interpolate", "checkerboard", "--out", "x.gif"], "draws vectors"),
+        (["inpaint", "model", "x.png"], "one of --mask, --box and --half"),
+        (["inpaint", "model", "x.png", "--half", "left", "--box", "0,0,1,1"], "one of --mask, --box and --half"),
+        (["inpaint", "model", "x.png", "--mask", "small.png"], "--mask small.png: is 4 x 4 pixels; 8 x 8 are needed"),
+        (["inpaint", "model", "x.png", "--mask", "nothing.png"], "hides nothing"),
+        (["inpaint", "model", "x.png", "--mask", "everything.png"], "hides everything"),
+        (["inpaint", "model", "x.png", "--mask", "none.png"], "none.png: cannot be read"),
+        (["inpaint", "model", "x.png", "--box", "0,0,9,1"], "leaves the image"),
+        (["inpaint", "model", "x.png", "--box", "0,0"], "write 4 whole numbers"),
+        (["inpaint", "model", "wide.png", "--half", "left"], "is 9 x 9 pixels; 8 x 8 are needed; use --resize"),
+        (["inpaint", "model", "broken.png", "--half", "left"], "broken.png: cannot be read"),
+        (["inpaint", "model", "absent.png", "--half", "left"], "absent.png: no such file"),
+        (["inpaint", "model"], "give an image, or --given"),
+        (["inpaint", "model", "--given", "0=1"], "a model of images"),
+        (["inpaint", "checkerboard", "x.png"], "a model of vectors"),
+        (["inpaint", "checkerboard", "--given", "2=0"], "coordinates are 0 ... 1"),
+        (["inpaint", "checkerboard", "--given", "a"], "write coordinate=value"),
+        (["inpaint", "checkerboard", "--given", "0=0,1=0"], "hides nothing"),
+        (["restore", "model", "x.png", "--noise", 0], "--noise 0: out of range"),
+        (["restore", "model", "x.png", "--task", "superres", "--factor", 3], "--factor 3: must be at least 2 and divide 8 x 8"),
+        (["restore", "model", "x.png", "--task", "superres"], "is 8 x 8 pixels; 4 x 4 are needed"),
+        (["restore", "model", "x.png", "--task", "deblur", "--kernel", "box:2"], "both sides must be odd"),
+        (["restore", "model", "x.png", "--task", "deblur", "--kernel", "sharp"], "write gaussian:WIDTH"),
+        (["restore", "model", "x.png", "--task", "custom"], "--operator: belongs to --task custom"),
+        (["restore", "model", "x.png", "--task", "custom", "--operator", "none.py:f"], "no such file"),
+        (["restore", "model", "x.png", "--task", "custom", "--operator", "own.py:f"], "the file fails (ValueError: no)"),
+        (["restore", "checkerboard", "x.png"], "is a model of vectors"),
+    ):
+        with pytest.raises(UserError) as caught:
+            run(*arguments)
+        assert words in str(caught.value), arguments
+        assert "\n" not in str(caught.value)
+
+
+def test_exit_codes_of_the_real_command_line(springwell, tmp_path):
+    picture(tmp_path / "x.png")
+    result = springwell("inpaint", "digits-ladder", "x.png", "--half", "left", "--num", 1, "--sweeps", 0, "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["images"] == 1
+    result = springwell("inpaint", "digits-ladder", "y.png", "--half", "left")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,27 @@
+"""The examples run, on small settings."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+SMALL = {
+    "interpolate": {"name": "digits-ladder", "num": 2},
+    "inpaint": {"name": "digits-ladder", "num": 1, "images": 2},
+    "restore": {"name": "digits-ladder", "num": 2, "images": 1, "sweeps": 0},
+    "compose": {"num": 64, "sweeps": 1},
+}
+
+
+def test_every_example_is_run():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SMALL)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_example(name, tmp_path):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main(tmp_path / "out", **SMALL[name])
+    assert any(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "out").glob("*.png"))

@@ -1,0 +1,129 @@
+"""Posteriors against closed forms: any linear operator with Gaussian data, any level with the data of the guess."""
+
+import pytest
+import torch
+
+from springwell.applications.operators import average_pool, blur, box_kernel, gaussian_kernel
+from springwell.applications.restore import Measurement, Posterior, restore
+from springwell.errors import UserError
+from springwell.generate import progressive
+from springwell.noise import Noise
+from springwell.samplers import Chains, mala
+from springwell.schedule import NoiseSchedule
+from tests.exact import CorrelatedEnergy, GaussianEnergy, check_gaussian
+from tests.images import small_model
+
+SHAPE = (1, 2, 4)
+MEAN = torch.linspace(-0.5, 0.5, 8, dtype=torch.float64)
+
+
+def covariance():
+    """Neighbours agree: exp(-distance / 1.5), and a little of their own."""
+    row, column = torch.arange(8) // 4, torch.arange(8) % 4
+    distance = ((row[:, None] - row) ** 2 + (column[:, None] - column) ** 2).double().sqrt()
+    return 0.7 * (torch.exp(-distance / 1.5) + 0.1 * torch.eye(8))
+
+
+def matrix(operator):
+    """A of a linear operator ``[M, 8]``."""
+    return operator(torch.eye(8, dtype=torch.float64).view(8, *SHAPE)).flatten(1).T
+
+
+@pytest.mark.parametrize(
+    ("operator", "noise"),
+    [(lambda x: x, 0.3), (average_pool(2), 0.2), (blur(gaussian_kernel(0.6)), 0.3)],
+    ids=["denoise", "superres", "deblur"],
+)
+def test_gaussian_posteriors(operator, noise):
+    """Mean and covariance within 4.5 Monte-Carlo standard errors, without initial noise; the guess (mean 0, variance 1) is
+    wrong, and sweeps make up for it."""
+    n, schedule = 2000, NoiseSchedule.log_snr(8, initial_noise=0.0)
+    prior, a = covariance(), matrix(operator)
+    observation = torch.linspace(0.8, -0.3, len(a), dtype=torch.float64)
+    gain = prior @ a.T @ torch.linalg.inv(a @ prior @ a.T + noise**2 * torch.eye(len(a)))
+    expected, spread = MEAN + gain @ (observation - a @ MEAN), prior - gain @ a @ prior
+
+    measured = operator(torch.zeros(1, *SHAPE)).shape[1:]
+    posterior = Posterior(
+        CorrelatedEnergy(schedule, MEAN, prior),
+        schedule,
+        Measurement(operator, noise, SHAPE),
+        observation.view(1, *measured).expand(n, *measured),
+    )
+    chains = posterior.chains(Chains(mala, 6, 0.5 * schedule.sigma[1:]), schedule)
+    *_, (_, x, acceptance) = progressive(
+        posterior, schedule, chains, SHAPE, Noise(0, torch.arange(n), dtype=torch.float64), sweeps=12
+    )
+    assert 0.3 < float(acceptance.mean()) < 0.99
+    check_gaussian(x.flatten(1), expected, spread)
+
+
+def test_the_guess_is_exact_at_every_level_for_its_own_data():
+    """Data N(0.2, 0.5 I) with initial noise, A the mean of pairs: p(y_obs | x_t) is Gaussian, and the energy says so."""
+    schedule = NoiseSchedule.from_sigmas([0.5, 0.7, 0.9], 0.2)
+    pool, mean, variance, noise = average_pool(2), 0.2, 0.5, 0.3
+    measurement = Measurement(pool, noise, SHAPE)
+    assert measurement.shape == (1, 1, 2)
+    generator = torch.Generator().manual_seed(0)
+    observation, y = (torch.randn(1, *shape, dtype=torch.float64, generator=generator) for shape in (measurement.shape, SHAPE))
+    energy = GaussianEnergy(schedule, mean, variance)
+    posterior = Posterior(energy, schedule, measurement, observation, mean, variance)
+    for level in range(3):
+        t = torch.tensor([level])
+        a, s2 = float(schedule.a_cum[level]), float(schedule.sigma_cum[level] ** 2)
+        x_t = y / schedule.scale[level]
+        # x given x_t, by Bayes' rule in precisions, then A and the noise of the measurement.
+        precision = 1 / variance + a**2 / s2
+        centre = (mean / variance + a * x_t / s2) / precision
+        law = torch.distributions.Normal(pool(centre), (noise**2 + 0.25 / precision) ** 0.5)
+        other = torch.zeros_like(observation)
+        expected = law.log_prob(observation).sum() - law.log_prob(other).sum()
+        without = Posterior(energy, schedule, measurement, other, mean, variance)
+        torch.testing.assert_close((posterior(y, t) - without(y, t))[0], expected)
+
+
+def test_the_curvature_is_that_of_the_operator():
+    for operator in (average_pool(2), blur(gaussian_kernel(0.8)), blur(box_kernel(3))):
+        largest = float(torch.linalg.matrix_norm(matrix(operator), 2) ** 2)
+        found = Measurement(operator, 1.0, SHAPE).curvature
+        assert 0.9 * largest < found <= 1.0001 * largest
+
+
+@pytest.mark.parametrize(
+    "operator", [lambda x: x, average_pool(2), blur(gaussian_kernel(1.0))], ids=["denoise", "superres", "deblur"]
+)
+def test_chains_may_start_at_the_damped_guess_however_precise_the_measurement(operator):
+    """The guess moves by share sigma^2 times the gradient; it overshoots for good where the curvature times that exceeds 2."""
+    schedule, shape = NoiseSchedule.log_snr(12, 7, -5), (1, 28, 28)
+    measurement = Measurement(operator, 1e-3, shape)
+    posterior = Posterior(GaussianEnergy(schedule), schedule, measurement, torch.zeros(1, *measurement.shape))
+    assert float((schedule.posterior_share * schedule.sigma[1:] ** 2 * posterior.curvature).max()) < 2
+
+
+def test_operators():
+    x = torch.arange(16.0).view(1, 1, 4, 4)
+    assert average_pool(2)(x).flatten().tolist() == [2.5, 4.5, 10.5, 12.5]
+    kernel = gaussian_kernel(1.0)
+    assert float(kernel.sum()) == pytest.approx(1)
+    # Flat images stay flat up to the border, which is mirrored.
+    torch.testing.assert_close(blur(kernel)(torch.full((2, 3, 8, 9), 0.7)), torch.full((2, 3, 8, 9), 0.7))
+
+
+def test_samples_of_a_model_and_their_summary():
+    model = small_model()
+    observation = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    found = restore(model, observation, average_pool(2), 0.1, num=3, sweeps=1)
+    assert found.samples.shape == (2, 3, 1, 8, 8)
+    torch.testing.assert_close(found.mean, found.samples.mean(1))
+    torch.testing.assert_close(found.std, found.samples.std(1))
+    again = restore(model, observation[1:], average_pool(2), 0.1, num=1, sweeps=1, numbers=[1])
+    torch.testing.assert_close(again.samples[0, 0], found.samples[1, 0], rtol=1e-4, atol=1e-4)
+    assert bool(again.std.isnan().all())
+    with pytest.raises(UserError, match=r"observation: has shape \[1, 8, 8\]"):
+        restore(model, torch.zeros(1, 1, 8, 8), average_pool(2), 0.1)
+    with pytest.raises(UserError, match="noise 0"):
+        restore(model, observation, average_pool(2), 0.0)
+    with pytest.raises(UserError, match="operator: fails on a batch of one"):
+        restore(model, observation, lambda x: x.view(3, 7), 0.1)
+    with pytest.raises(UserError, match="operator: cannot be differentiated"):
+        restore(model, observation, lambda x: average_pool(2)(x).detach(), 0.1)
