@@ -259,6 +259,7 @@ def long_samples(path: Path, samples: dict[str, Tensor], columns: int = 16) -> P
     """Rows of the same samples after more and more steps."""
     figure, axes = new_figure(len(samples), 1, 1.0)
     figure.set_size_inches(8.0, 0.5 * len(samples) + 0.1)
+    figure.get_layout_engine().set(w_pad=0.08)
     for ax, (name, x) in zip(axes[:, 0], samples.items(), strict=True):
         picture = grid(to_bytes(x[:columns]), columns)
         ax.imshow(picture[..., 0] if picture.shape[-1] == 1 else picture, cmap="gray", vmin=0, vmax=255)
