@@ -9,11 +9,11 @@ With 0 = s_0 < s_1 < ... < s_K the end of the path, and T_k a Markov kernel that
 
     x_0 ~ q_0;     log w += log q_{s_k}(x_{k-1}) - log q_{s_{k-1}}(x_{k-1}),     x_k ~ T_k(x_{k-1}),      k = 1 ... K
 
-gives E w = Z for every K and every T_k (Neal): log mean w is a stochastic *lower* bound of log Z. The same path walked back from
-x_K ~ q_{s_K} gives E w = 1 / Z, and -log mean w is a stochastic *upper* bound, but only if x_K is an exact draw. Both err on
-their side by more than b nats with probability at most exp(-b). SMC resamples the chains of a system by their weights whenever
-their effective number falls below a share of them; its estimate of Z is unbiased too, so its log is a lower bound. Beside it,
-thermodynamic integration by the trapezoidal rule,
+gives E w = Z for every K and every T_k (Neal): log mean w is a stochastic *lower* bound of log Z. The same path walked back
+from x_K ~ q_{s_K} gives E w = 1 / Z, and -log mean w is a stochastic *upper* bound, but only if x_K is an exact draw. Both err
+on their side by more than b nats with probability at most exp(-b). SMC resamples the chains of a system by their weights
+whenever their effective number falls below a share of them; its estimate of Z is unbiased too, so its log is a lower bound.
+Beside it, thermodynamic integration by the trapezoidal rule,
 
     log Z ~ sum_k ( E_{k-1} Delta_k + E_k Delta_k ) / 2,         Delta_k = log q_{s_k} - log q_{s_{k-1}},
 
@@ -22,12 +22,12 @@ estimate, and their spread the standard error.
 
 A pilot finds step sizes and where densities are needed most: it measures the thermodynamic length, the sum of the standard
 deviations of Delta_k, along which equal steps are best. If one HMC step of L leapfrogs leaves Delta with the autocorrelation
-rho, log w has about (1 + rho) / (1 - rho) times the variance that independent draws would give it, at 1 + L gradients a density;
-the pilot takes the L with the least product. Then everything is frozen. Weights are float64.
+rho, log w has about (1 + rho) / (1 - rho) times the variance that independent draws would give it, at 1 + L gradients a
+density; the pilot takes the L with the least product. Then everything is frozen. Weights are float64.
 
-For a model the path goes through its levels: N(0, I), then q_j(x) = f(scale_t x, t) with t = T - j, in the coordinates x_t, whose
-variance is 1 at every level (in those of y_t = a_{t+1} x_t neighbours of wide hops would not overlap). What it ends with is
-log int exp f(scale_0 x, 0) dx = log Z_0 - D log scale_0.
+For a model the path goes through its levels: N(0, I), then q_j(x) = f(scale_t x, t) with t = T - j, in the coordinates x_t,
+whose variance is 1 at every level (in those of y_t = a_{t+1} x_t neighbours of wide hops would not overlap). What it ends with
+is log int exp f(scale_0 x, 0) dx = log Z_0 - D log scale_0.
 
 References:
     Neal, "Annealed importance sampling", Statistics and Computing 2001.
@@ -227,8 +227,8 @@ def pilot(
             if i in judged:
                 costs += _costs(here, path.at(float(position[i + 1]), len(x)), x, tuned.step_size, noise)
         watch()
-    columns = [torch.tensor(values, dtype=torch.float64) for values in (lengths, steps, accepted)]
-    return Plan(position, *columns, num_leapfrog=num_leapfrog or _LEAPFROGS[int(costs.argmin())])
+    length, step, acceptance = (torch.tensor(values, dtype=torch.float64) for values in (lengths, steps, accepted))
+    return Plan(position, length, step, acceptance, num_leapfrog or _LEAPFROGS[int(costs.argmin())])
 
 
 def _costs(here: LogDensity, there: LogDensity, x: Tensor, step_size: Tensor, noise: Noise) -> Tensor:
@@ -320,7 +320,9 @@ def walk(
     """
     num, n = len(x), len(x) // num_systems
     if tuple(x.shape[1:]) != path.event_shape or n * num_systems != num or n < 2:
-        raise UserError(f"x: has shape {list(x.shape)}; needs [R n, {', '.join(map(str, path.event_shape))}], R = {num_systems}")
+        raise UserError(
+            f"x: has shape {list(x.shape)}; needs [R n, {', '.join(map(str, path.event_shape))}], R = {num_systems}"
+        )
     s = plan.densities(num_densities)
     s = s.flip(0) if backwards else s
     step_size = plan.steps(s)
