@@ -151,17 +151,18 @@ class Plan(NamedTuple):
     num_leapfrog: int
 
     def densities(self, num: int) -> Tensor:
-        """s_0 ... s_K of K = ``num`` steps, equal steps of the length; at nodes of the path where they are further apart."""
+        """s_0 ... s_K of K = ``num`` steps, equal steps of the length but for those that lead to nodes of the path."""
         if num < 1:
             raise UserError(f"number of densities {num}: must be at least 1")
         even = self.position / self.position[-1]
         share = self.length / self.length[-1] if float(self.length[-1]) > 0 else even
         s = interpolate(torch.linspace(0, 1, num + 1, dtype=torch.float64), torch.lerp(share, even, EVEN_SHARE), self.position)
-        # Between nodes a density costs two networks, so a node that is as good as any other place is taken.
-        wide = torch.zeros_like(s, dtype=torch.bool)
-        wide[1:-1] = (s[1:-1] - s[:-2] >= 1) & (s[2:] - s[1:-1] >= 1)
-        s = torch.where(wide, s.round(), s)
-        s[0], s[-1] = 0.0, self.position[-1]
+        # Between nodes a density costs two networks, and nodes are levels, so the place nearest to a node moves there.
+        nodes = torch.arange(round(float(self.position[-1])) + 1, dtype=torch.float64)
+        right = torch.searchsorted(s, nodes).clamp(1, num)
+        nearest = torch.where(nodes - s[right - 1] < s[right] - nodes, right - 1, right)
+        s[nearest] = nodes
+        s[0], s[-1] = nodes[0], nodes[-1]
         return s.unique()
 
     def steps(self, s: Tensor) -> Tensor:
@@ -200,6 +201,7 @@ def pilot(
     """
     num_positions = num_positions or min(64, max(16, 2 * path.length))
     position = torch.linspace(0, path.length, num_positions + 1, dtype=torch.float64)
+    position = position.round() if num_positions <= path.length else position
     kernel, x = hmc(num_leapfrog or 2), noise.normal(*path.event_shape)
     steps: list[float] = []
     accepted: list[float] = []

@@ -1,6 +1,6 @@
 r"""A bracket of log Z that can be believed, or says why not.
 
-    lower     forward AIS: log mean w, whose error is on this side whatever the chains do
+    lower     forward AIS, or SMC, whichever is higher: their errors are on this side whatever the chains do
     upper_s   reverse AIS from source s: an upper bound if the source has drawn from q exactly, and only then
 
 Reverse chains that start where forward chains ended would confirm whatever these missed: of two modes forward finds one, and
@@ -120,7 +120,7 @@ class Work:
 
 
 def _save(path: FilePath, values: dict[str, Tensor]) -> None:
-    arrays = {key: value.cpu().numpy() for key, value in values.items()}
+    arrays: dict[str, Any] = {key: value.cpu().numpy() for key, value in values.items()}
     write_atomically(path, lambda file: np.savez(file, **arrays))
 
 
@@ -128,8 +128,14 @@ class Round(NamedTuple):
     """Bounds with K densities; nats."""
 
     num_densities: int
-    lower: Estimate
+    forward: Estimate
+    smc: Estimate
     upper: dict[str, Estimate]
+
+    @property
+    def lower(self) -> Estimate:
+        """The higher of the two lower bounds; it is too high by more than b nats with probability at most 2 exp(-b)."""
+        return max(self.forward, self.smc, key=lambda bound: bound.value)
 
     def gap(self, source: str) -> tuple[float, float]:
         """upper - lower and its standard error."""
@@ -146,8 +152,7 @@ class Bracket(NamedTuple):
         value: Bennett's estimate, from the forward chains and those of all sources.
         standard_error: Of ``value``, over systems.
         rounds: Of every K, the last one being the result.
-        smc: The estimate of SMC with the last K; another lower bound.
-        thermodynamic: Thermodynamic integration with the same chains, and its standard error; no bound.
+        thermodynamic: Thermodynamic integration with the chains of SMC, and its standard error; no bound.
         log_z_levels: log Z on the way, at every node of the path, by SMC.
         plan: The pilot's.
         settings: What was asked for.
@@ -159,7 +164,6 @@ class Bracket(NamedTuple):
     value: float
     standard_error: float
     rounds: list[Round]
-    smc: Estimate
     thermodynamic: tuple[float, float]
     log_z_levels: list[float]
     plan: Plan
@@ -189,13 +193,13 @@ class Bracket(NamedTuple):
             "log_z_lower": self.lower.value,
             "log_z_upper": self.highest,
             "gap": {s: dict(zip(("nats", "standard_error"), self.rounds[-1].gap(s), strict=True)) for s in self.upper},
-            "smc": self.smc.record(),
             "thermodynamic_integration": dict(zip(("value", "standard_error"), self.thermodynamic, strict=True)),
             "log_z_levels": self.log_z_levels,
             "rounds": [
                 {
                     "num_densities": r.num_densities,
-                    "forward": r.lower.record(),
+                    "forward": r.forward.record(),
+                    "smc": r.smc.record(),
                     "reverse": {s: upper.record() for s, upper in r.upper.items()},
                 }
                 for r in self.rounds
@@ -224,7 +228,7 @@ def judge(rounds: Sequence[Round], tolerance: float) -> tuple[str, str]:
         away = f"chains from {bad[0]} are {gaps[bad[0]][0]:.3g} nats away from the forward run"
         story = f"{away}, chains from {good[0]} agree with it"
         return "missed-mode-suspected", f"{story}: the forward run may have missed a mode that {bad[0]} reach"
-    wide = f"the gap is {gap:.3g} +- {error:.2g} nats from {widest}, wider than {tolerance:.3g} nats"
+    wide = f"the gap from {widest}, {gap:.3g} +- {error:.2g} nats, is not known to be within {tolerance:.3g} nats"
     if len(rounds) > 1:
         before = rounds[-2].gap(widest)
         if gap > STUCK * before[0] and gap > CERTAIN * error and before[0] > CERTAIN * before[1]:
@@ -259,7 +263,9 @@ def bracket(path: Path, sources: dict[str, Tensor], settings: Settings, work: Wo
             name: _walks(path, plan, k, start, settings, work, x, f"reverse from {name}", 2 + i)
             for i, (name, start) in enumerate(sources.items())
         }
-        rounds.append(Round(k, estimate(forward), {name: estimate(found, True) for name, found in reverse.items()}))
+        smc = _walks(path, plan, k, None, settings, work, x, "SMC", 0)
+        upper = {name: estimate(found, True) for name, found in reverse.items()}
+        rounds.append(Round(k, estimate(forward), estimate(smc), upper))
         verdict, reason = judge(rounds, settings.tolerance)
         gap, error = max(rounds[-1].gap(name) for name in sources)
         work.reporter.say(f"{k} densities: widest gap {gap:.3g} +- {error:.2g} nats, {verdict}")
@@ -268,7 +274,6 @@ def bracket(path: Path, sources: dict[str, Tensor], settings: Settings, work: Wo
         k *= 2
     if verdict != "ok":
         reason += f"; the budget of {settings.budget} densities ended"
-    smc = _walks(path, plan, k, None, settings, work, x, "SMC", 0)
     backwards = torch.cat([-found.log_weight for found in reverse.values()], 1)
     value, error = bennett(forward.log_weight, backwards)
     assert smc.thermodynamic is not None
@@ -276,9 +281,7 @@ def bracket(path: Path, sources: dict[str, Tensor], settings: Settings, work: Wo
     positions = plan.densities(k)[1:]
     nodes = [int((positions - j).abs().argmin()) for j in range(1, path.length + 1)]
     levels = [pooled(smc.partial[:, i])[0] if abs(float(positions[i]) - j) < 1e-9 else math.nan for j, i in enumerate(nodes, 1)]
-    return Bracket(
-        verdict, reason, value, error, rounds, estimate(smc), average(smc.thermodynamic), levels, plan, settings, weights
-    )
+    return Bracket(verdict, reason, value, error, rounds, average(smc.thermodynamic), levels, plan, settings, weights)
 
 
 def _pilot(path: Path, settings: Settings, x: Tensor, bar: Bar) -> dict[str, Tensor]:
