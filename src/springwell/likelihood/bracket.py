@@ -1,6 +1,6 @@
 r"""A bracket of log Z that can be believed, or says why not.
 
-    lower     forward AIS, or SMC, whichever is higher: their errors are on this side whatever the chains do
+    lower     forward AIS, or SMC, whichever says more: their errors are on this side whatever the chains do
     upper_s   reverse AIS from source s: an upper bound if the source has drawn from q exactly, and only then
 
 Reverse chains that start where forward chains ended would confirm whatever these missed: of two modes forward finds one, and
@@ -134,8 +134,8 @@ class Round(NamedTuple):
 
     @property
     def lower(self) -> Estimate:
-        """The higher of the two lower bounds; it is too high by more than b nats with probability at most 2 exp(-b)."""
-        return max(self.forward, self.smc, key=lambda bound: bound.value)
+        """Of the two lower bounds the one that says more; too high by more than b nats with probability at most 2 exp(-b)."""
+        return max(self.forward, self.smc, key=lambda bound: bound.value - 2 * bound.standard_error)
 
     def gap(self, source: str) -> tuple[float, float]:
         """upper - lower and its standard error."""
@@ -229,6 +229,8 @@ def judge(rounds: Sequence[Round], tolerance: float) -> tuple[str, str]:
         story = f"{away}, chains from {good[0]} agree with it"
         return "missed-mode-suspected", f"{story}: the forward run may have missed a mode that {bad[0]} reach"
     wide = f"the gap from {widest}, {gap:.3g} +- {error:.2g} nats, is not known to be within {tolerance:.3g} nats"
+    if abs(gap) < tolerance:
+        wide += " (more chains would make it known)"
     if len(rounds) > 1:
         before = rounds[-2].gap(widest)
         if gap > STUCK * before[0] and gap > CERTAIN * error and before[0] > CERTAIN * before[1]:
