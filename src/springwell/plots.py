@@ -165,8 +165,8 @@ def levels(path: Path, result: dict[str, Any]) -> Path:
     for ax in axes[0]:
         ax.set(aspect="auto")
         ax.set_xlabel("level t", fontsize=_TITLE)
-        ax.xaxis.set_major_locator(_ticks(6, integer=True))
-        ax.yaxis.set_major_locator(_ticks(5))
+        ax.xaxis.set_major_locator(ticks(6, integer=True))
+        ax.yaxis.set_major_locator(ticks(5))
         ax.tick_params(labelsize=7)
     return save_figure(figure, path)
 
@@ -203,8 +203,8 @@ def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dic
         ax.set(aspect="auto")
         ax.set_title(title, fontsize=_TITLE)
         ax.set_xlabel("iteration", fontsize=_TITLE)
-        ax.xaxis.set_major_locator(_ticks(3))
-        ax.yaxis.set_major_locator(_ticks(4))
+        ax.xaxis.set_major_locator(ticks(3))
+        ax.yaxis.set_major_locator(ticks(4))
         ax.tick_params(labelsize=7)
     if fids:
         axes[0, -1].plot([row[0] for row in fids], [row[1] for row in fids], "o-", color="#20456e", lw=1, ms=3)
@@ -253,16 +253,17 @@ def bracket(path: Path, found: Bracket, title: str = "") -> Path:
     right.set_xlabel("nats", fontsize=_TITLE)
     for ax in (left, right):
         ax.set(aspect="auto")
-        ax.yaxis.set_major_locator(_ticks(5))
+        ax.yaxis.set_major_locator(ticks(5))
         ax.tick_params(labelsize=7)
         ax.legend(fontsize=6)
-    right.xaxis.set_major_locator(_ticks(4))
+    right.xaxis.set_major_locator(ticks(4))
     if title:
         figure.suptitle(title, fontsize=_TITLE + 1)
     return save_figure(figure, path)
 
 
-def _ticks(number: int, integer: bool = False) -> Any:
+def ticks(number: int, integer: bool = False) -> Any:
+    """A locator of about so many ticks."""
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(number, integer=integer)
