@@ -12,6 +12,7 @@ so that one can see how far they are from it.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from springwell.errors import UserError
-from springwell.likelihood.annealed import Path, level_path
+from springwell.likelihood.annealed import COLLAPSED, Path, level_path
 from springwell.likelihood.bits import POINTS_STREAM, Points, evaluation_points, level_log_density, to_bits
 from springwell.likelihood.bracket import Bracket, Settings, Work, bracket
 from springwell.model import Model
@@ -150,9 +151,9 @@ def draw_sources(
             "mean_f": float(torch.cat([part["f"] for part in found]).mean()),
             "mean_f_standard_error": float(torch.cat([part["f"] for part in found]).std()) / math.sqrt(settings.num),
         }
-        if burn and not described[name]["acceptance"] > 0.01:
-            found_acceptance = f"acceptance {described[name]['acceptance']:.3g} over {burn} steps"
-            raise UserError(f"chains from {name} collapse at level 0: {found_acceptance}; train longer")
+        if not described[name]["acceptance"] > COLLAPSED:
+            accepted = f"acceptance {described[name]['acceptance']:.3g} over {burn} steps"
+            raise UserError(f"chains from {name} collapse at level 0: {accepted}; train longer")
     return sources, described
 
 
@@ -160,4 +161,10 @@ def _tuned(path: Path, x: Tensor, settings: Settings) -> Tensor:
     """The step size at the last density, found by chains from data."""
     noise = Noise(settings.seed, torch.arange(len(x), device=x.device), SOURCES_STREAM + 8)
     density, first = path.at(path.length, len(x)), torch.tensor([0.1], device=x.device)
-    return tune_step_size(hmc(BURN_LEAPFROG), density, x, first, noise, num_steps=_TUNING_STEPS).step_size
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        tuned = tune_step_size(hmc(BURN_LEAPFROG), density, x, first, noise, num_steps=_TUNING_STEPS)
+    if not float(tuned.acceptance) > COLLAPSED:
+        found = f"acceptance {float(tuned.acceptance):.3g} at step size {float(tuned.step_size):.3g}"
+        raise UserError(f"chains from held-out data collapse at level 0: {found}; train longer")
+    return tuned.step_size

@@ -83,7 +83,7 @@ def score(model: Model, x: Tensor, cell: float = 0.0, seed: int = 0) -> Scores:
 
 def auroc(a: Tensor, b: Tensor) -> tuple[float, float]:
     """P(a > b) + P(a = b) / 2 of two samples of scores, and its standard error."""
-    a, b = a.double(), b.double()
+    a, b = a.double().contiguous(), b.double().contiguous()
     ordered_a, ordered_b = a.sort().values, b.sort().values
 
     def beaten(x: Tensor, others: Tensor) -> Tensor:
