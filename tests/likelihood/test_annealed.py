@@ -152,6 +152,12 @@ def test_effective_share():
     torch.testing.assert_close(effective_share(log_w), torch.tensor([1.0, 0.25]).double())
 
 
+def test_chains_that_collapse_are_named():
+    """A cusp so steep that no step which twenty updates can reach is accepted."""
+    with pytest.raises(UserError, match=r"chains collapse at N\(0, I\) ... density 1: acceptance 0"):
+        pilot(plain_path(lambda x: -1e30 * x.abs().sum(-1), (2,)), noise(16))
+
+
 def test_what_cannot_be_annealed_is_named():
     with pytest.raises(UserError, match="at least one density"):
         Path([], (2,))

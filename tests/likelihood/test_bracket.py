@@ -90,6 +90,17 @@ def test_verdicts():
     # Not known to be narrow is not ok, nor is a crossing that chance explains crossed.
     assert judge([round_of(64, (0, 0.2), a=(0.0, 0.2))], 0.1)[0] == "loose"
     assert judge([round_of(64, (0, 0.2), a=(-0.3, 0.2))], 0.1)[0] == "loose"
+    # A wide crossing is never ok, however uncertain it is.
+    assert judge([round_of(64, (0, 6.0), a=(-62.0, 14.0), b=(-74.0, 20.0))], 0.4)[0] == "crossed"
+    assert judge([round_of(64, (0, 6.0), a=(-62.0, 40.0), b=(-74.0, 50.0))], 0.4)[0] == "loose"
+
+
+def test_a_doubtful_source_is_never_ok():
+    target, s = Mixture(ring(8, 2.0), 0.3), settings(0.5)
+    sources = {"a": target.sample(s.num, 1), "b": target.sample(s.num, 2)}
+    assert bracket(plain_path(target, (2,)), sources, s).verdict == "ok"
+    found = bracket(plain_path(target, (2,)), sources, s, doubts=["chains from b still drift"])
+    assert (found.verdict, "still drift" in found.reason) == ("loose", True)
 
 
 def test_bennett_is_exact_for_gaussian_work():

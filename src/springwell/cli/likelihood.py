@@ -163,7 +163,10 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
     lines.append(line("log Z  =", r["thermodynamic_integration"], "thermodynamic integration; no bound"))
     for source, s in r["sources"].items():
         means = f"mean f {s['mean_f_before']:.1f} before, {s['mean_f']:.1f} +- {s['mean_f_standard_error']:.1f} after"
-        lines.append(f"{'chains':<10}from {source}: {means} {s['num_steps']} steps; of the data {r['mean_f']:.1f} nats")
+        drift = f"{s['drift']:+.1f} +- {s['drift_standard_error']:.1f} in their second half"
+        lines.append(
+            f"{'chains':<10}from {source}: {means} {s['num_steps']} steps, {drift}; of the data {r['mean_f']:.1f} nats"
+        )
     lines.append(f"verdict   {r['verdict']}: {r['reason']}")
     return lines
 

@@ -8,12 +8,12 @@ both "bounds" agree on half of Z. So there are at least two sources, and neither
 down from noise, and chains that began at held-out data, both after many steps at the last density. What they cannot both reach
 shows as disagreement. With gap_s = upper_s - lower, all with their standard errors,
 
-    crossed                  some gap_s is negative by more than 4.5 standard errors: that source has not drawn from q. The
-                             bracket is reported as it is; nothing is sorted
+    crossed                  some gap_s is negative by more than 4.5 standard errors, or by 3 of them and the tolerance: that
+                             source has not drawn from q. The bracket is reported as it is; nothing is sorted
     missed-mode-suspected    some sources agree with the forward run and others do not; or all gaps stay when the number of
                              densities doubles, though the gap of an annealing that is too fast would halve
     loose                    some gap_s is wider than the tolerance
-    ok                       every gap, with two standard errors, is within the tolerance
+    ok                       every |gap_s|, with two standard errors, is within the tolerance, and no source is seen to drift
 
 The number K of densities doubles until the verdict is ok, or the budget ends. The value between the bounds is Bennett's: the C
 at which mean sigmoid(log w - C) over forward chains equals mean sigmoid(C - log w) over reverse ones, w being the weight of
@@ -46,6 +46,7 @@ from springwell.training.checkpoint import write_atomically
 
 STREAM = 2**47
 CERTAIN = 4.5
+LIKELY = 3.0
 STUCK = 0.75
 PILOT_CHAINS = 64
 
@@ -215,12 +216,12 @@ def judge(rounds: Sequence[Round], tolerance: float) -> tuple[str, str]:
     last = rounds[-1]
     gaps = {source: last.gap(source) for source in last.upper}
     for source, (gap, error) in gaps.items():
-        if gap < -CERTAIN * error:
+        if gap < -CERTAIN * error or gap < -max(tolerance, LIKELY * error):
             below = f"the upper bound from {source} is {-gap:.3g} +- {error:.2g} nats below the lower bound"
             return "crossed", f"{below}: these chains have not drawn from the model's density"
-    good = [s for s, (gap, error) in gaps.items() if gap + 2 * error <= tolerance]
+    good = [s for s, (gap, error) in gaps.items() if abs(gap) + 2 * error <= tolerance]
     bad = [s for s, (gap, error) in gaps.items() if s not in good and gap - CERTAIN * error > min(g for g, _ in gaps.values())]
-    widest = max(gaps, key=lambda s: gaps[s][0])
+    widest = max(gaps, key=lambda s: abs(gaps[s][0]))
     gap, error = gaps[widest]
     if len(good) == len(gaps):
         return "ok", f"the widest gap, {gap:.3g} +- {error:.2g} nats from {widest}, is within {tolerance:.3g} nats"
@@ -239,7 +240,9 @@ def judge(rounds: Sequence[Round], tolerance: float) -> tuple[str, str]:
     return "loose", wide
 
 
-def bracket(path: Path, sources: dict[str, Tensor], settings: Settings, work: Work | None = None) -> Bracket:
+def bracket(
+    path: Path, sources: dict[str, Tensor], settings: Settings, work: Work | None = None, doubts: Sequence[str] = ()
+) -> Bracket:
     """Brackets log Z of the last density of ``path``.
 
     Args:
@@ -247,6 +250,7 @@ def bracket(path: Path, sources: dict[str, Tensor], settings: Settings, work: Wo
         sources: Draws of that density, ``[R n, ...]`` each, none of which come from a forward run.
         settings: How.
         work: Where parts are kept and shared.
+        doubts: Reasons why sources may not have drawn from the density; with one, a bracket is never ``ok``.
     """
     settings.check()
     work = work or Work()
@@ -269,13 +273,16 @@ def bracket(path: Path, sources: dict[str, Tensor], settings: Settings, work: Wo
         upper = {name: estimate(found, True) for name, found in reverse.items()}
         rounds.append(Round(k, estimate(forward), estimate(smc), upper))
         verdict, reason = judge(rounds, settings.tolerance)
-        gap, error = max(rounds[-1].gap(name) for name in sources)
+        gap, error = max((rounds[-1].gap(name) for name in sources), key=lambda pair: abs(pair[0]))
         work.reporter.say(f"{k} densities: widest gap {gap:.3g} +- {error:.2g} nats, {verdict}")
         if verdict == "ok" or 2 * k > settings.budget:
             break
         k *= 2
     if verdict != "ok":
         reason += f"; the budget of {settings.budget} densities ended"
+    elif doubts:
+        verdict = "loose"
+    reason = "; ".join([reason, *doubts])
     backwards = torch.cat([-found.log_weight for found in reverse.values()], 1)
     value, error = bennett(forward.log_weight, backwards)
     assert smc.thermodynamic is not None
