@@ -6,7 +6,8 @@ Draws of exp f(scale_0 x, 0) come from chains that do not know of each other:
     held-out data    test images after the initial noise, then as many HMC steps
 
 Neither is an exact draw. After enough steps both would be, and then their mean f would rest; it is reported before and after,
-and a bracket from chains whose mean f still changes in the second half of their steps, by 3 standard errors, is never ``ok``."""
+and a bracket from chains whose mean f still changes in the second half of their steps, by 3 standard errors, is never ``ok``.
+"""
 
 from __future__ import annotations
 

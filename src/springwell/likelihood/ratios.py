@@ -10,7 +10,8 @@ step sizes a pilot tunes to an acceptance in [0.6, 0.9] and freezes.
 
 Each log-mean is a stochastic *lower* bound of its ratio if the chains are faithful, so bits per dimension from their sum are
 optimistic; if chains have not reached where a level has its mass, nothing here notices. :mod:`springwell.likelihood.bracket`
-does."""
+does.
+"""
 
 from __future__ import annotations
 
