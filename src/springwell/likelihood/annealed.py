@@ -339,7 +339,7 @@ def walk(
     for k in range(1, len(s)):
         there = path.at(float(s[k]), num)
         new = kernel.init(state.y, there)
-        gradients += int(k > 0)
+        gradients += 1
         increment = _difference(new, state).view(num_systems, n)
         integral += 0.5 * (torch.softmax(log_w, -1) * increment).sum(-1)
         log_w = log_w + increment

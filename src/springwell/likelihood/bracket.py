@@ -117,7 +117,12 @@ class Work:
                 _save(path, part())
         with self.barrier():
             pass
-        return [{key: torch.from_numpy(value).to(device) for key, value in np.load(path).items()} for path in paths]
+        return [_load(path, device) for path in paths]
+
+
+def _load(path: FilePath, device: torch.device | str) -> dict[str, Tensor]:
+    with np.load(path) as arrays:
+        return {key: torch.from_numpy(value).to(device) for key, value in arrays.items()}
 
 
 def _save(path: FilePath, values: dict[str, Tensor]) -> None:
