@@ -235,6 +235,7 @@ def bracket(path: Path, found: Bracket, title: str = "") -> Path:
     left.set_xscale("log", base=2)
     left.set_xticks(ks, [str(k) for k in ks])
     left.minorticks_off()
+    left.margins(x=0.2, y=0.3)
     left.set_xlabel("intermediate densities (grey: Bennett's estimate)", fontsize=_TITLE)
     left.set_title("bounds of log Z (nats)", fontsize=_TITLE)
     shown = dict(zip(found.log_weights, (colours[0], *colours[2:]), strict=False))

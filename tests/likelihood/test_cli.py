@@ -1,6 +1,9 @@
 """springwell likelihood, score and reproduce, through the command line."""
 
 import json
+import os
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -127,3 +130,14 @@ def test_an_energy_that_is_not_finite_ends_in_one_line(tmp_path, capsys):
     assert code == 2
     assert "finite" in result["error"]
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(folder, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["-m", "springwell", "likelihood", str(folder), *QUICK, "--batch", "4", "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for start, out in (([sys.executable], "one"), (launcher, "two")):
+        subprocess.run([*start, *command, "--out", out], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    one, two = (json.loads((tmp_path / out / "likelihood.json").read_text()) for out in ("one", "two"))
+    assert one == two
