@@ -135,7 +135,8 @@ def test_an_energy_that_is_not_finite_ends_in_one_line(tmp_path, capsys):
 @pytest.mark.slow
 def test_two_processes_find_what_one_finds(folder, tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = ["-m", "springwell", "likelihood", str(folder), *QUICK, "--batch", "4", "--device", "cpu"]
+    # The launcher takes --num for one of its own options.
+    command = ["-m", "springwell", "likelihood", str(folder), *QUICK[:-2], "--batch", "4", "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for start, out in (([sys.executable], "one"), (launcher, "two")):
         subprocess.run([*start, *command, "--out", out], cwd=tmp_path, env=environment, check=True, capture_output=True)
