@@ -7,9 +7,11 @@ log_p = model.log_density(x)
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub import ModelHubMixin
@@ -27,6 +29,7 @@ from springwell.samplers import Chains, make_kernel
 from springwell.samplers.checks import warn_if_collapsed
 from springwell.schedule import NoiseSchedule
 
+LIKELIHOOD = "likelihood.json"
 SAMPLING_STREAM = 2**40
 VECTOR_BATCH = 1024
 CPU_IMAGE_BATCH = 256
@@ -79,6 +82,26 @@ def initial_step_size(config: Config, schedule: NoiseSchedule) -> Tensor:
     return (config.sampler.step_fraction * schedule.sigma[1:]).float()
 
 
+class LogZ(NamedTuple):
+    """log int exp f(scale_0 u, 0) du, u = x_0 in standardised coordinates; nats.
+
+    Attributes:
+        value: The estimate.
+        lower: Its lower bound.
+        upper: Its upper bound.
+        standard_error: Of ``value``; by quadrature, an estimate of its error.
+        verdict: ``ok``, or what `springwell likelihood` had to say of its bracket.
+        levels: The same of every level t = 0 ... T-1; None where it is not known.
+    """
+
+    value: float
+    lower: float
+    upper: float
+    standard_error: float
+    verdict: str = "ok"
+    levels: tuple[float | None, ...] = ()
+
+
 class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["energy-based-model"]):
     """A trained model, ready to be sampled and measured.
 
@@ -110,6 +133,7 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         self.config, self.schedule, self.energy, self.step_size = config, schedule, energy.eval(), step_size
         self.shift, self.scale, self.iteration, self.source = shift, scale, iteration, source
         self._normaliser: Normaliser | None = None
+        self._log_z: LogZ | None = None
 
     @property
     def device(self) -> torch.device:
@@ -285,12 +309,42 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
     def normaliser(self) -> Normaliser:
         """log Z_0 of the density of x_0 in standardised coordinates, by quadrature; in two dimensions only."""
         if self.event_shape != (2,):
-            raise UserError(
-                f"log-density of shape {list(self.event_shape)}: the normaliser is known in 2 dimensions only; use model.f"
-            )
+            raise UserError(f"quadrature in shape {list(self.event_shape)}: in 2 dimensions only; use model.log_z")
         if self._normaliser is None:
             self._normaliser = normaliser(self._unnormalised, self.device)
         return self._normaliser
+
+    def log_z(self) -> LogZ:
+        """The partition function with its uncertainty: what `springwell likelihood` stored, else quadrature in the plane."""
+        if self._log_z is None and self.source is not None:
+            folder = self.source.parent.parent if self.source.parent.name == "checkpoints" else self.source.parent
+            if (folder / LIKELIHOOD).exists():
+                self.use_likelihood(folder / LIKELIHOOD)
+        if self._log_z is None and self.event_shape == (2,):
+            z = self.normaliser()
+            self._log_z = LogZ(z.log_z, z.log_z - z.error, z.log_z + z.error, z.error)
+        if self._log_z is None:
+            shape = f"log-density of shape {list(self.event_shape)}"
+            raise UserError(f"{shape}: log Z is not known; run `springwell likelihood`, or use model.f")
+        return self._log_z
+
+    def use_likelihood(self, path: Path | str) -> None:
+        """Takes log Z from the likelihood.json at ``path``, which must be of this model."""
+        try:
+            found = json.loads(Path(path).read_text())
+            iteration, levels = found["iteration"], tuple(reversed(found["log_z_levels"]))
+            value, lower, upper = (float(found[name]) for name in ("log_z", "log_z_lower", "log_z_upper"))
+            log_z = LogZ(value, lower, upper, float(found["log_z_standard_error"]), str(found["verdict"]), levels)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{path}: was not written by `springwell likelihood`") from None
+        if iteration != self.iteration or found.get("data") != self.config.data:
+            theirs = f"{found.get('data')}, iteration {iteration}"
+            raise UserError(
+                f"{path}: is of {theirs}, the model of {self.config.data}, iteration {self.iteration}; measure it again"
+            )
+        self._log_z = log_z
 
     def _unnormalised(self, u: Tensor) -> Tensor:
         """f(scale_0 u, 0), float64."""
@@ -298,12 +352,19 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
             return self.f(self.schedule.scale[0].to(u.dtype) * u).double()
 
     def log_density(self, x: Tensor) -> Tensor:
-        r"""Log-density ``[N]`` (nats, float64) of the data after the schedule's initial noise, at ``x`` ``[N, 2]``."""
-        log_z = self.normaliser().log_z
+        r"""Log-density ``[N]`` (nats, float64) of the data after the schedule's initial noise, at ``x`` ``[N, ...]``.
+
+        All values share the error of log Z, which :meth:`log_z` tells; a bracket that is not ``ok`` is warned of.
+        """
         if tuple(x.shape[1:]) != self.event_shape:
             raise UserError(f"log_density: x has shape {list(x.shape)}; needs [N, {', '.join(map(str, self.event_shape))}]")
+        log_z = self.log_z()
+        if log_z.verdict != "ok":
+            bounds = f"log Z is in {log_z.lower:.4g} ... {log_z.upper:.4g}, verdict {log_z.verdict}"
+            warnings.warn(f"log_density: {bounds}; see `springwell likelihood`", RuntimeWarning, stacklevel=2)
         u = (x.to(self.shift) - self.shift) / self.scale
-        return self._unnormalised(u) - log_z - self.scale.double().log().sum()
+        f = torch.cat([self._unnormalised(part) for part in u.split(self.automatic_batch())]) if len(u) else u.new_zeros(0)
+        return f - log_z.value - self.scale.double().log().sum()
 
     def _save_pretrained(self, save_directory: Path) -> None:
         from springwell.card import write_card

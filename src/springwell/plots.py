@@ -14,6 +14,7 @@ from torch import Tensor
 from springwell.data.source import open_data
 from springwell.data.toy import log_density
 from springwell.evaluation.quadrature import evaluate, plane_grid
+from springwell.likelihood.bracket import Bracket
 from springwell.model import Model
 from springwell.pictures import Bytes, grid, save_png, to_bytes
 
@@ -196,8 +197,8 @@ def levels(path: Path, result: dict[str, Any]) -> Path:
     for ax in axes[0]:
         ax.set(aspect="auto")
         ax.set_xlabel("level t", fontsize=_TITLE)
-        ax.xaxis.set_major_locator(_ticks(6, integer=True))
-        ax.yaxis.set_major_locator(_ticks(5))
+        ax.xaxis.set_major_locator(ticks(6, integer=True))
+        ax.yaxis.set_major_locator(ticks(5))
         ax.tick_params(labelsize=7)
     return save_figure(figure, path)
 
@@ -349,8 +350,8 @@ def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dic
         ax.set(aspect="auto")
         ax.set_title(title, fontsize=_TITLE)
         ax.set_xlabel("iteration", fontsize=_TITLE)
-        ax.xaxis.set_major_locator(_ticks(3))
-        ax.yaxis.set_major_locator(_ticks(4))
+        ax.xaxis.set_major_locator(ticks(3))
+        ax.yaxis.set_major_locator(ticks(4))
         ax.tick_params(labelsize=7)
     if fids:
         axes[0, -1].plot([row[0] for row in fids], [row[1] for row in fids], "o-", color=_BLUE, lw=1, ms=3)
@@ -363,7 +364,54 @@ def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dic
     return save_figure(figure, path)
 
 
-def _ticks(number: int, integer: bool = False) -> Any:
+def bracket(path: Path, found: Bracket, title: str = "") -> Path:
+    """Bounds of log Z over the number of densities, and the log-weights of the last round."""
+    figure, axes = new_figure(1, 2, 3.4)
+    left, right = axes[0]
+    ks = [r.num_densities for r in found.rounds]
+    bounds = [
+        ("forward AIS, from below", [r.forward for r in found.rounds], "^-"),
+        ("SMC", [r.smc for r in found.rounds], "s-"),
+    ]
+    bounds += [(f"reverse from {s}", [r.upper[s] for r in found.rounds], "v-") for s in found.upper]
+    colours = ("#20456e", "#6b9ac4", "#b5482a", "#d99a5b", "#7a5c8e")
+    for (name, values, style), colour in zip(bounds, colours, strict=False):
+        errors = [e.standard_error for e in values]
+        left.errorbar(ks, [e.value for e in values], errors, fmt=style, color=colour, ms=4, lw=1, elinewidth=0.7, label=name)
+    left.axhspan(found.value - found.standard_error, found.value + found.standard_error, color="0.88", zorder=0)
+    left.set_xscale("log", base=2)
+    left.set_xticks(ks, [str(k) for k in ks])
+    left.minorticks_off()
+    left.margins(x=0.2, y=0.3)
+    left.set_xlabel("intermediate densities (grey: Bennett's estimate)", fontsize=_TITLE)
+    left.set_title("bounds of log Z (nats)", fontsize=_TITLE)
+    shown = dict(zip(found.log_weights, (colours[0], *colours[2:]), strict=False))
+    low, high = (float(v) for v in torch.cat([w.flatten() for w in found.log_weights.values()]).aminmax())
+    for name, colour in shown.items():
+        label = name if name == "forward" else f"reverse from {name}"
+        right.hist(
+            found.log_weights[name].flatten().cpu().numpy(),
+            bins=40,
+            range=(low, high),
+            histtype="step",
+            color=colour,
+            label=label,
+        )
+    right.set_title(f"log-weights of chains, {ks[-1]} densities", fontsize=_TITLE)
+    right.set_xlabel("nats", fontsize=_TITLE)
+    for ax in (left, right):
+        ax.set(aspect="auto")
+        ax.yaxis.set_major_locator(ticks(5))
+        ax.tick_params(labelsize=7)
+        ax.legend(fontsize=6)
+    right.xaxis.set_major_locator(ticks(4))
+    if title:
+        figure.suptitle(title, fontsize=_TITLE + 1)
+    return save_figure(figure, path)
+
+
+def ticks(number: int, integer: bool = False) -> Any:
+    """A locator of about so many ticks."""
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(number, integer=integer)

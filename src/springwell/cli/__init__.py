@@ -1,8 +1,8 @@
 """The command line: springwell COMMAND, one of COMMANDS below.
 
 Parsing imports nothing heavy; a command imports torch when it runs. Results go to stdout, everything else to stderr. With
-``--json`` the last line of stdout is one JSON object. Exit codes: 0 done, 1 diverged, 2 a value that cannot be used,
-130 interrupted (run the same command to go on).
+``--json`` the last line of stdout is one JSON object. Exit codes: 0 done, 1 diverged (or, with --strict, doubtful), 2 a value
+that cannot be used, 130 interrupted (run the same command to go on).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from springwell.cli.common import Context, is_main_process
 from springwell.cli.data import ConvertCommand, DataCommand, convert_command, data_command
 from springwell.cli.doctor import DoctorCommand, doctor_command
 from springwell.cli.evaluate import EvaluateCommand, FidCommand, evaluate_command, fid_command
+from springwell.cli.likelihood import LikelihoodCommand, ScoreCommand, likelihood_command, score_command
 from springwell.cli.reproduce import ReproduceCommand, reproduce_command
 from springwell.cli.sample import SampleCommand, sample_command
 from springwell.cli.train import PresetsCommand, TrainCommand, presets_command, train_command
@@ -47,6 +48,8 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Context], dict[str, Any]]]] = {
     "sample": (SampleCommand, sample_command),
     "evaluate": (EvaluateCommand, evaluate_command),
     "fid": (FidCommand, fid_command),
+    "likelihood": (LikelihoodCommand, likelihood_command),
+    "score": (ScoreCommand, score_command),
     "diagnose": (DiagnoseCommand, diagnose_command),
     "longrun": (LongrunCommand, longrun_command),
     "interpolate": (InterpolateCommand, interpolate_command),
@@ -127,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         name, command = parse(arguments)
         result = COMMANDS[name][1](command, Context(command.common))
-        code = {"interrupted": 130, "failed": 1}.get(result.get("status", ""), 0)
+        code = {"interrupted": 130, "failed": 1, "doubtful": 1}.get(result.get("status", ""), 0)
     except UserError as error:
         result, code = {"error": str(error)}, 2
     except DivergenceError as error:

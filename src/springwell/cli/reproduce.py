@@ -19,21 +19,37 @@ class ReproduceCommand:
     """Make a figure of the paper, with its numbers beside it."""
 
     name: tyro.conf.Positional[
-        Literal["fig2", "fig3", "ladder", "ablation", "longrun-hmc", "longrun-nuts", "table1", "table3", "table-bpd"]
+        Literal[
+            "fig2",
+            "fig3",
+            "fig-logz",
+            "bpd",
+            "ladder",
+            "ablation",
+            "longrun-hmc",
+            "longrun-nuts",
+            "table1",
+            "table3",
+            "table-bpd",
+        ]
     ]
-    """fig2: recovery likelihood against marginal short-run training; fig3: samples and densities of every level; ladder: the
+    """fig2: recovery likelihood against marginal short-run training; fig3: samples and densities of every level; fig-logz: the
+    paper's estimate of log Z on the T1k model that ships; bpd: bits/dim of the models that ship, over three seeds; ladder: the
     adapted ladder against the authors' rule on images, at equal gradient evaluations; ablation: the paper's settings and the
     ladder by FID, at equal gradient evaluations; longrun-hmc, longrun-nuts: more and more steps per level; table1, table3,
     table-bpd: the paper's tables, filled from evaluated runs."""
     data: str | None = None
-    """What it is made on. Default: checkerboard; for ladder and ablation, digits (or mnist); for longrun, models that ship."""
+    """What it is made on. Default: checkerboard; for fig-logz, bpd, ladder and ablation, digits (or mnist); for longrun, models
+    that ship."""
     out: Path = Path("figures")
     """Where the figure and its runs go."""
     runs: Path = Path("runs")
     """Where tables and longrun look for runs."""
     seed: int = 0
     """Of training and sampling; of the first run where there are several."""
-    scale: Annotated[str, tyro.conf.arg(help="Factor on the number of iterations; below 1 for a quick look. cpu is 1.")] = "cpu"
+    scale: Annotated[
+        str, tyro.conf.arg(help="Factor on the number of iterations or chains; below 1 for a quick look. cpu is 1.")
+    ] = "cpu"
     common: Common = dataclasses.field(default_factory=Common)
 
 
@@ -50,7 +66,7 @@ def reproduce_command(command: ReproduceCommand, context: Context) -> dict[str, 
 
         return _shown(tables.reproduce(command.name, command.out, command.runs), command)
     context.set_threads()
-    name, _, kernel = command.name.partition("-")
+    name, _, kernel = command.name.removeprefix("fig-").partition("-")
     reproduce = import_module(f"springwell.experiments.{name}").reproduce
     if command.name == "fig2" and command.data is not None:
         raise UserError(f"--data {command.data}: fig2 shows its own two data sets; leave it out")

@@ -11,6 +11,7 @@ from typing import Any
 from springwell.config import difference
 from springwell.errors import UserError
 from springwell.experiments.common import markdown
+from springwell.model import LIKELIHOOD
 from springwell.presets import preset
 from springwell.training.checkpoint import write_atomically
 from springwell.training.run import FREE_FIELDS, Run, read_json
@@ -129,10 +130,13 @@ def _evaluated(runs: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
     for folder in sorted(runs.iterdir()) if runs.is_dir() else []:
         run = Run(folder)
         try:
-            if not run.finished or not run.evaluation_path.exists():
+            values = read_json(run.evaluation_path) if run.evaluation_path.exists() else {}
+            if (folder / LIKELIHOOD).exists():
+                values = {**values, "likelihood": read_json(folder / LIKELIHOOD)}
+            if not run.finished or not values:
                 continue
-            config, values = run.read_config(), read_json(run.evaluation_path)
-        except UserError:
+            config = run.read_config()
+        except (UserError, TypeError):
             continue
         for name, wanted in presets.items():
             if {field for field, *_ in difference(config, wanted)} <= _HOW and isinstance(values, dict):

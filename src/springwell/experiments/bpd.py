@@ -1,0 +1,61 @@
+"""Bits per dimension of the models that ship, with their brackets, over several seeds."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from springwell.experiments.common import markdown, write
+from springwell.likelihood.bracket import Settings, Work
+from springwell.likelihood.measure import default_chains, measure
+from springwell.plots import new_figure, ticks
+from springwell.progress import Reporter
+from springwell.training.run import load
+from springwell.zoo import names
+
+SEEDS = 3
+TOLERANCE = 0.01
+DENSITIES = 128
+BURN = 200
+
+
+def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "digits") -> dict[str, Any]:
+    shipped = [name for name in names() if name in (f"{data}-t1k", f"{data}-ladder")]
+    densities, burn = max(4, round(scale * DENSITIES)), max(1, round(scale * BURN))
+    rows: list[list[str]] = []
+    numbers: dict[str, Any] = {"data": data, "densities": densities, "burn": burn, "runs": []}
+    figure, axes = new_figure(1, 1, 3.6)
+    ax = axes[0, 0]
+    for name in shipped:
+        model = load(name, "cpu" if device == "auto" else device)
+        dim = math.prod(model.event_shape)
+        for s in range(seed, seed + SEEDS):
+            settings = Settings(
+                TOLERANCE * dim * math.log(2),
+                max(1, densities // 2),
+                densities,
+                8,
+                default_chains(model),
+                s,
+                model.automatic_batch(),
+            )
+            reporter.say(f"{name}, seed {s}")
+            work = Work(out / "runs" / f"bpd-{name}-{s}-{burn}", reporter=reporter)
+            record = measure(model, settings, 10_000, burn=burn, work=work).record
+            low, high = record["bits_per_dim_optimistic"], record["bits_per_dim_conservative"]
+            middle, error = record["bits_per_dim"], record["bits_per_dim_standard_error_log_z"]
+            numbers["runs"].append({"model": name, "seed": s, **record})
+            cells = [f"{low:.3f}", f"{middle:.3f} +- {error:.3f}", f"{high:.3f}", record["verdict"]]
+            rows.append([name, str(s), *cells, str(record["num_images"])])
+            place = len(rows)
+            ax.plot([place, place], [low, high], color="#20456e", lw=3, alpha=0.4)
+            ax.errorbar([place], [middle], [error], fmt="o", color="#b5482a", ms=3, lw=1)
+    ax.set(aspect="auto")
+    ax.set_xticks(range(1, len(rows) + 1), [f"{row[0].removeprefix(data + '-')}\nseed {row[1]}" for row in rows], fontsize=6)
+    ax.set_title("bits/dim: bracket (bar), Bennett's estimate (dot)", fontsize=8)
+    ax.tick_params(axis="y", labelsize=7)
+    ax.yaxis.set_major_locator(ticks(5))
+    headings = ["model", "seed", "optimistic", "Bennett", "conservative", "verdict", "test images"]
+    title = f"bits/dim of {data}; +- is the standard error of log Z alone"
+    return write(out, "bpd", figure, numbers, f"{title}\n\n{markdown(headings, rows)}")

@@ -1,0 +1,141 @@
+r"""From the partition function to bits per dimension, and what is a bound on what.
+
+The model's density of x_0, in standardised coordinates, is
+
+    log g(x) = f(scale_0 x, 0) - log Z_0 + D log scale_0 = f(scale_0 x, 0) - log Z,      Z = int exp f(scale_0 x, 0) dx
+
+(the paper prints the factor a_1 without its power D). Grey values b lie c apart, c = 1 / 127.5 for 8-bit data in [-1, 1] and 1
+/ 8 for the 17 values of digits. Let x_0 be drawn from an image by q(x_0 | b): dequantised, x = b + c (u - 1/2), u uniform;
+then with the schedule's initial noise, x_0 = a_0 x + sigma_0 eps. Any decoder P(b | x_0) gives a bound (Jensen),
+
+    log P(b) = log int g(x_0) P(b | x_0) dx_0  >=  E_q [ log g(x_0) + log P(b | x_0) - log q(x_0 | b) ],
+
+and the decoder that knows no image from another, P(b | x_0) = q(x_0 | b) / sum_b' q(x_0 | b'), leaves
+
+    bits/dim = -( log g(x_0) + log v(x_0) ) / (D log 2),         log v(x_0) = -sum_pixels log sum_b' q(x_0 | b').
+
+Without initial noise the cells tile the line, v = c^D, and this is the usual figure of dequantised data (8 bits: D log 127.5).
+With it v is a_0^D c^D but near the ends of the range. So in both cases the mean over images is an upper bound of what a
+lossless code by the model (EBM and decoder) takes, *given log Z*. It is no bound on the density of clean images under a model
+that never saw any: with initial noise that density is not defined. Where sigma_0 is wider than c the bound pays for the noise,
+about log2(4.13 sigma_0 / c) bits in every pixel that is constant. Neither dequantised nor noisy, data have no density at all,
+so data of a model that was trained so are dequantised here.
+
+log Z enters with its own error: a lower bound of log Z makes bits/dim optimistic, an upper bound makes them conservative.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from springwell.data.source import DataSource, open_data
+from springwell.errors import UserError
+from springwell.model import Model
+from springwell.noise import Noise
+from springwell.progress import Reporter
+
+POINTS_STREAM = 2**46
+_PIXELS_AT_ONCE = 1 << 17
+
+
+class Points(NamedTuple):
+    """Data at which a model is measured.
+
+    Attributes:
+        x_0: ``[N, ...]``, standardised, after the initial noise.
+        log_volume: ``[N]``, float64: log v(x_0); for data without grey values, the log of the change of units.
+        cell: c; 0 for data without grey values.
+        dequantised: Whether grey values were spread over their cells.
+    """
+
+    x_0: Tensor
+    log_volume: Tensor
+    cell: float
+    dequantised: bool
+
+
+def to_bits(nats: float, dim: int) -> float:
+    """Nats of a whole sample as bits per dimension."""
+    return nats / (dim * math.log(2))
+
+
+def log_volume(x_0: Tensor, a: float, sigma: float, cell: float, dequantised: bool) -> Tensor:
+    """log v(x_0) ``[N]``, float64, of images ``[N, ...]`` with values in [-1, 1] before a and sigma."""
+    dim = x_0[0].numel()
+    if sigma == 0:
+        if not dequantised:
+            raise UserError("bits per dimension: data are neither dequantised nor noisy, so they have no density")
+        return torch.full((len(x_0),), dim * math.log(cell), dtype=torch.float64, device=x_0.device)
+    rows = []
+    values = torch.linspace(-1, 1, round(2 / cell) + 1, dtype=torch.float64, device=x_0.device)
+    for part in x_0.flatten(1).double().split(max(1, _PIXELS_AT_ONCE // dim)):
+        if dequantised:
+            # The cells' masses are differences of one function at their ends, and their sum telescopes.
+            low, high = ((part - a * end) / sigma for end in (-1 - cell / 2, 1 + cell / 2))
+            total = (torch.special.ndtr(low) - torch.special.ndtr(high)).clamp(min=1e-300).log() - math.log(a * cell)
+        else:
+            total = torch.full_like(part, -math.inf)
+            for value in values:
+                total = torch.logaddexp(total, -0.5 * ((part - a * value) / sigma).square())
+            total = total - math.log(sigma * math.sqrt(2 * math.pi))
+        rows.append(-total.sum(-1))
+    return torch.cat(rows)
+
+
+def check_range(x: Tensor, cell: float, name: str = "x") -> None:
+    """Refuses images whose values are not in [-1, 1] (and half a cell beyond, where dequantisation puts them)."""
+    if not bool(torch.isfinite(x).all()):
+        raise UserError(f"{name}: has values that are not finite; needs images in [-1, 1]")
+    low, high = float(x.min()), float(x.max())
+    if low < -1 - cell / 2 - 1e-6 or high > 1 + cell / 2 + 1e-6:
+        raise UserError(f"{name}: has values in [{low:g}, {high:g}]; needs images in [-1, 1], for bytes b / 127.5 - 1")
+
+
+def evaluation_data(model: Model, reporter: Reporter | None = None) -> tuple[DataSource, bool]:
+    """The model's data, not augmented, and whether they are dequantised."""
+    noisy = float(model.schedule.sigma_cum[0]) > 0
+    images = replace(model.config.images, flip=False, dequantise=model.config.images.dequantise or not noisy)
+    data = open_data(model.config.data, images, reporter)
+    if data.event_shape != model.event_shape:
+        shapes = f"{list(data.event_shape)}, the model's {list(model.event_shape)}"
+        raise UserError(f"--data {model.config.data}: its samples have shape {shapes}; restore the data it was trained on")
+    return data, images.dequantise and data.cell > 0
+
+
+def evaluation_points(
+    model: Model, num: int, split: str = "test", seed: int = 0, reporter: Reporter | None = None, stream: int = POINTS_STREAM
+) -> Points:
+    """Data at which the likelihood is measured: the first ``num`` of the test split, or training data drawn at random."""
+    data, dequantised = evaluation_data(model, reporter)
+    if split == "test" and data.num_held_out is not None:
+        num = min(num, data.num_held_out)
+    noise = Noise(seed, torch.arange(num, device=model.device), stream)
+    x = (data.held_out if split == "test" else data.sample)(noise)
+    return noisy_points(model, x, noise, data.cell, dequantised)
+
+
+def noisy_points(model: Model, x: Tensor, noise: Noise, cell: float, dequantised: bool) -> Points:
+    """x_0 of standardised data ``x``, which are dequantised already if they are to be."""
+    if cell:
+        check_range(x, cell if dequantised else 0.0, "data")
+    level = torch.zeros(len(x), dtype=torch.long, device=x.device)
+    x_0 = model.schedule.diffuse(x, level, noise)
+    if cell:
+        a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
+        volume = log_volume(x_0, a, sigma, cell, dequantised)
+    else:
+        volume = torch.full((len(x),), -float(model.scale.double().log().sum()), dtype=torch.float64, device=x.device)
+    return Points(x_0, volume, cell, dequantised)
+
+
+@torch.no_grad()
+def level_log_density(model: Model, x_t: Tensor, t: int = 0, batch: int | None = None) -> Tensor:
+    """f(scale_t x_t, t) ``[N]``, float64: the log-density of x_t up to its log Z."""
+    scale = model.schedule.scale[t].to(x_t.dtype)
+    parts = x_t.split(batch or model.automatic_batch())
+    return torch.cat([model.f(scale * part, t).double() for part in parts])

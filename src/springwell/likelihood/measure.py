@@ -1,0 +1,181 @@
+"""The likelihood of a model: draws of its density from two sides, the bracket of log Z, bits per dimension of data.
+
+Draws of exp f(scale_0 x, 0) come from chains that do not know of each other:
+
+    noise            progressive sampling (Alg. 2), then HMC steps at the last density
+    held-out data    test images after the initial noise, then as many HMC steps
+
+Neither is an exact draw. After enough steps both would be, and then their mean f would rest; it is reported before and after,
+and a bracket from chains whose mean f still changes in the second half of their steps, by 3 standard errors, is never ``ok``.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from springwell.errors import UserError
+from springwell.likelihood.annealed import COLLAPSED, Path, level_path
+from springwell.likelihood.bits import POINTS_STREAM, Points, evaluation_points, level_log_density, to_bits
+from springwell.likelihood.bracket import LIKELY, Bracket, Settings, Work, bracket
+from springwell.model import Model
+from springwell.noise import Noise
+from springwell.samplers.adaptation import tune_step_size
+from springwell.samplers.base import run_chain
+from springwell.samplers.hmc import hmc
+
+SOURCES_STREAM = 2**45
+BURN_LEAPFROG = 4
+_TUNING_CHAINS, _TUNING_STEPS = 64, 20
+
+
+class Measured(NamedTuple):
+    """The bracket, the data it is applied to, and everything that is written down."""
+
+    bracket: Bracket
+    points: Points
+    record: dict[str, Any]
+
+
+def default_chains(model: Model) -> int:
+    """Chains per repeat, if nobody says."""
+    return 512 if len(model.event_shape) == 1 else 16
+
+
+@torch.inference_mode(False)
+def measure(
+    model: Model, settings: Settings, num: int, split: str = "test", burn: int = 200, work: Work | None = None
+) -> Measured:
+    """Brackets log Z of a model and the bits per dimension of its data.
+
+    Args:
+        model: The model.
+        settings: Of the bracket.
+        num: Data points.
+        split: ``test`` or ``train``.
+        burn: HMC steps of the chains that reverse walks start from.
+        work: Where parts are kept and shared.
+    """
+    work = work or Work()
+    settings.check()
+    if burn < 0 or num < 2:
+        raise UserError(f"burn {burn}, num {num}: needs burn >= 0 and at least 2 data points")
+    points = evaluation_points(model, num, split, settings.seed, work.reporter)
+    path = level_path(model.energy, model.schedule, model.event_shape)
+    sources, described = draw_sources(model, path, settings, burn, work)
+    doubts = []
+    for name, s in described.items():
+        if abs(s["drift"]) > LIKELY * s["drift_standard_error"]:
+            change = f"{s['drift']:+.3g} +- {s['drift_standard_error']:.2g} nats in the last {burn - burn // 2} steps"
+            doubts.append(f"chains from {name} still drift, mean f by {change}")
+    found = bracket(path, sources, settings, work, doubts)
+    f = level_log_density(model, points.x_0)
+    dim = path.dim
+    error = float((f + points.log_volume).std()) / math.sqrt(len(f))
+
+    def nats(log_z: float) -> float:
+        return log_z - float((f + points.log_volume).mean())
+
+    record: dict[str, Any] = {
+        "data": model.config.data,
+        "iteration": model.iteration,
+        "split": split,
+        "num_images": len(f),
+        "dim": dim,
+        "initial_noise": float(model.schedule.sigma_cum[0]),
+        "cell": points.cell,
+        "dequantised": points.dequantised,
+        "quantised": points.cell > 0,
+        "nll": nats(found.value),
+        "nll_optimistic": nats(found.lower.value),
+        "nll_conservative": nats(found.highest),
+        "nll_standard_error_data": error,
+        "nll_standard_error_log_z": found.standard_error,
+        "mean_f": float(f.mean()),
+        "burn": burn,
+        "sources": described,
+        **found.record(),
+    }
+    if points.cell:
+        record |= {f"bits_per_dim{name}": to_bits(record[f"nll{name}"], dim) for name in ("", "_optimistic", "_conservative")}
+        both = math.hypot(error, found.standard_error)
+        record |= {
+            "bits_per_dim_standard_error": to_bits(both, dim),
+            "bits_per_dim_standard_error_data": to_bits(error, dim),
+            "bits_per_dim_standard_error_log_z": to_bits(found.standard_error, dim),
+        }
+    return Measured(found, points, record)
+
+
+def draw_sources(
+    model: Model, path: Path, settings: Settings, burn: int, work: Work
+) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+    """Draws ``[R n, ...]`` of the last density from noise and from held-out data, and what is to be said of them."""
+    data = evaluation_points(model, settings.num, "test", settings.seed, work.reporter, POINTS_STREAM + 1).x_0
+    # Fewer test images than chains: several chains begin at the same one, with noise of their own.
+    data = data[torch.arange(settings.num, device=data.device) % len(data)]
+
+    def from_noise(index: Tensor) -> Tensor:
+        for _, x, _ in model.trajectory(index, settings.seed + 1):  # noqa: B007
+            pass
+        return x
+
+    (step,) = work.parts("burn-step", [lambda: {"step_size": _tuned(path, data[:_TUNING_CHAINS], settings)}], data.device)
+    starts: dict[str, Callable[[Tensor], Tensor]] = {"noise": from_noise, "held-out data": lambda index: data[index]}
+    batches = torch.arange(settings.num, device=data.device).split(settings.batch)
+    sources: dict[str, Tensor] = {}
+    described: dict[str, dict[str, Any]] = {}
+    for i, (name, start) in enumerate(starts.items()):
+
+        def compute(index: Tensor, stream: int, start: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+            first = start(index)
+            noise = Noise(settings.seed, index, SOURCES_STREAM + stream)
+            density = path.at(path.length, len(index))
+            xs, acceptance = [first], torch.ones(len(index), device=first.device)
+            for steps in (burn // 2, burn - burn // 2):
+                x = xs[-1]
+                if steps:
+                    x, acceptance = run_chain(hmc(BURN_LEAPFROG), x, density, step["step_size"], steps, noise)
+                xs.append(x)
+            f = torch.stack([level_log_density(model, x) for x in xs])
+            bar.advance(len(index))
+            return {"x": xs[-1], "f": f.T, "acceptance": acceptance}
+
+        with work.reporter.bar(f"chains from {name}, {burn} steps", settings.num) as bar:
+            tasks = [partial(compute, index, i, start) for index in batches]
+            found = work.parts(f"chains-{i}", tasks, data.device)
+        sources[name] = torch.cat([part["x"] for part in found])
+        before, half, after = torch.cat([part["f"] for part in found]).unbind(1)
+        described[name] = {
+            "num_chains": settings.num,
+            "num_steps": burn,
+            "acceptance": float(torch.cat([part["acceptance"] for part in found]).mean()),
+            "mean_f_before": float(before.mean()),
+            "mean_f": float(after.mean()),
+            "mean_f_standard_error": float(after.std()) / math.sqrt(settings.num),
+            "drift": float((after - half).mean()),
+            "drift_standard_error": float((after - half).std()) / math.sqrt(settings.num),
+        }
+        if not described[name]["acceptance"] > COLLAPSED:
+            accepted = f"acceptance {described[name]['acceptance']:.3g} over {burn} steps"
+            raise UserError(f"chains from {name} collapse at level 0: {accepted}; train longer")
+    return sources, described
+
+
+def _tuned(path: Path, x: Tensor, settings: Settings) -> Tensor:
+    """The step size at the last density, found by chains from data."""
+    noise = Noise(settings.seed, torch.arange(len(x), device=x.device), SOURCES_STREAM + 8)
+    density, first = path.at(path.length, len(x)), torch.tensor([0.1], device=x.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        tuned = tune_step_size(hmc(BURN_LEAPFROG), density, x, first, noise, num_steps=_TUNING_STEPS)
+    if not float(tuned.acceptance) > COLLAPSED:
+        found = f"acceptance {float(tuned.acceptance):.3g} at step size {float(tuned.step_size):.3g}"
+        raise UserError(f"chains from held-out data collapse at level 0: {found}; train longer")
+    return tuned.step_size

@@ -1,0 +1,142 @@
+r"""The paper's estimator of the partition function (Gao et al. 2021, Sec. 4.3): ratios of neighbouring levels.
+
+    log Z_0 = log Z_T + sum_t log mean_i exp( f(y_{t+1, i}, t) - f(y_{t+1, i}, t + 1) ),       t = T-1 ... 0
+
+f(y, T) is the log-density of N(0, I), so Z_T = 1, and y_{T, i} are its draws. Both levels are densities on the same space, so
+the ratio Z_t / Z_{t+1} = E exp(f(y, t) - f(y, t + 1)) over y of level t + 1 needs no change of coordinates, only overlap: with
+the small hops of T1k a_{t+1} is near 1, and with those of wide ladders a few samples carry all the weight. y_{t, i} comes from
+progressive sampling: the normal approximation of p(y_t | x_{t+1}), then HMC steps of 2 leapfrogs at the conditional, whose
+step sizes a pilot tunes to an acceptance in [0.6, 0.9] and freezes.
+
+Each log-mean is a stochastic *lower* bound of its ratio if the chains are faithful, so bits per dimension from their sum are
+optimistic; if chains have not reached where a level has its mass, nothing here notices. :mod:`springwell.likelihood.bracket`
+does.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from springwell.conditional import Conditional, normal_approximation
+from springwell.energy.base import EnergyFunction, at_level
+from springwell.errors import UserError
+from springwell.likelihood.annealed import interpolate, log_mean, standard_normal
+from springwell.noise import Noise
+from springwell.samplers.adaptation import tune_step_size
+from springwell.samplers.base import run_chain
+from springwell.samplers.hmc import hmc
+from springwell.schedule import NoiseSchedule
+
+NUM_LEAPFROG = 2
+_PILOT_LEVELS, _PILOT_CHAINS = 24, 8
+
+
+class Ratios(NamedTuple):
+    """log-ratios of every chain.
+
+    Attributes:
+        log_ratio: ``[T, N]``, float64: f(y_{t+1, i}, t) - f(y_{t+1, i}, t + 1), by t.
+        acceptance: ``[T]``: of the chains that drew y_t.
+    """
+
+    log_ratio: Tensor
+    acceptance: Tensor
+
+    def curve(self, sizes: list[int]) -> list[float]:
+        """log Z_0 from the first n chains, for every n of ``sizes``."""
+        return [float(log_mean(self.log_ratio[:, :n]).sum()) for n in sizes]
+
+    def estimate(self, num_groups: int = 8) -> tuple[float, float]:
+        """log Z_0 from all chains, and its standard error by the jackknife over groups of chains."""
+        num = self.log_ratio.shape[1]
+        if num < 2 * num_groups:
+            raise UserError(f"chains {num}: needs at least {2 * num_groups} for {num_groups} groups")
+        group = torch.arange(num, device=self.log_ratio.device) * num_groups // num
+        without = torch.tensor([float(log_mean(self.log_ratio[:, group != g]).sum()) for g in range(num_groups)])
+        spread = float((without.double() - without.double().mean()).square().sum())
+        return float(log_mean(self.log_ratio).sum()), math.sqrt((num_groups - 1) / num_groups * spread)
+
+
+def tune_steps(energy: EnergyFunction, schedule: NoiseSchedule, event_shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    """Step sizes ``[T]`` of HMC at the conditionals: tuned at levels spread over the ladder, interpolated between them."""
+    num_levels = schedule.num_levels
+    last = min(_PILOT_LEVELS, num_levels) - 1
+    chosen = sorted({round(i * (num_levels - 1) / max(1, last)) for i in range(last + 1)})
+    index = torch.arange(_PILOT_CHAINS, device=schedule.device)
+    noise = Noise(seed, index, 2**49)
+    x = noise.normal(*event_shape)
+    starts: dict[int, tuple[Tensor, Tensor]] = {}
+    for level in reversed(range(num_levels)):
+        t = torch.full((len(x),), level, device=x.device)
+        y = normal_approximation(energy, schedule, t, x, noise.normal(*event_shape), damped=True)
+        if level in chosen:
+            starts[level] = (x, y)
+        x = y / schedule.scale[level].to(y.dtype)
+    t = torch.tensor([level for level in chosen for _ in index], device=x.device)
+    x_next, y = (torch.cat([starts[level][i] for level in chosen]) for i in (0, 1))
+    target = Conditional(energy, schedule, t, x_next)
+    group = torch.arange(len(chosen), device=x.device).repeat_interleave(len(index))
+    # In units of the spring, which is what limits the step on narrow hops.
+    first = 0.5 * schedule.sigma[1:][chosen].to(x.dtype)
+    pilot = Noise(seed, torch.arange(len(y), device=x.device), 2**49 + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        tuned = tune_step_size(hmc(NUM_LEAPFROG), target, y, first, pilot, num_steps=20, group=group)
+    # In few dimensions any step is accepted; more than a quarter of a period of the spring would turn back.
+    share = (tuned.step_size / schedule.sigma[1:][chosen]).double().clamp(max=0.5 * math.pi / NUM_LEAPFROG).log()
+    if len(chosen) == 1:
+        return share.exp() * schedule.sigma[1:]
+    place = torch.arange(num_levels, dtype=torch.float64, device=x.device)
+    return interpolate(place, torch.tensor(chosen, dtype=torch.float64, device=x.device), share).exp() * schedule.sigma[1:]
+
+
+def level_ratios(
+    energy: EnergyFunction,
+    schedule: NoiseSchedule,
+    event_shape: tuple[int, ...],
+    noise: Noise,
+    num_steps: int,
+    step_size: Tensor,
+    watch: Callable[[], None] = lambda: None,
+) -> Ratios:
+    """The log-ratios of one batch of chains.
+
+    Args:
+        energy: f(y, t).
+        schedule: The noise levels, all of them with their spring.
+        event_shape: Shape of one sample.
+        noise: For N chains.
+        num_steps: HMC steps after the normal approximation; 0 for none.
+        step_size: ``[T]``.
+        watch: Is called after every level.
+    """
+    if not bool(schedule.spring.all()):
+        raise UserError("ratios of levels: the normal approximation needs every spring; use `springwell likelihood`")
+    if num_steps < 0:
+        raise UserError(f"steps {num_steps}: must be 0 or more")
+    num, kernel = len(noise), hmc(NUM_LEAPFROG)
+    x = noise.normal(*event_shape)
+    y, here = x, standard_normal(x).double()
+    rows: list[Tensor] = []
+    accepted: list[Tensor] = []
+    for level in reversed(range(schedule.num_levels)):
+        t = torch.full((num,), level, device=x.device)
+        with torch.no_grad():
+            rows.append(at_level(energy, t)(y).double() - here)
+        y = normal_approximation(energy, schedule, t, x, noise.normal(*event_shape))
+        acceptance = torch.ones(num, device=x.device)
+        if num_steps:
+            target, delta = Conditional(energy, schedule, t, x), step_size[t].to(y.dtype)
+            y, acceptance = run_chain(kernel, y, target, delta, num_steps, noise, check=False)
+        with torch.no_grad():
+            here = at_level(energy, t)(y).double()
+        accepted.append(acceptance.mean())
+        x = y / schedule.scale[level].to(y.dtype)
+        watch()
+    return Ratios(torch.stack(rows[::-1]), torch.stack(accepted[::-1]))

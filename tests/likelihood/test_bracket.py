@@ -1,0 +1,158 @@
+"""Brackets of known partition functions, and the verdicts on brackets that cannot be believed."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from springwell.errors import UserError
+from springwell.likelihood.annealed import Estimate, plain_path
+from springwell.likelihood.bracket import Round, Settings, Work, bennett, bracket, judge
+from springwell.likelihood.measure import measure
+from springwell.progress import Silent
+from springwell.training.run import load
+from springwell.training.trainer import train
+from tests.likelihood.targets import Mixture, noise, ring
+from tests.training.tiny import tiny
+
+FAR = Mixture(torch.tensor([[0.0, 0.0], [40.0, 0.0]]), 0.5)
+
+
+def settings(tolerance, chains=64, **options):
+    return Settings(tolerance, **{"densities": 32, "budget": 128, "chains": chains, "batch": 4096, **options})
+
+
+def contains(found, log_z):
+    """Whether the interval between the bounds, two standard errors wider on both sides, contains ``log_z``."""
+    top = max(found.upper.values(), key=lambda e: e.value)
+    return found.lower.value - 2 * found.lower.standard_error <= log_z <= top.value + 2 * top.standard_error
+
+
+def test_a_mixture_gets_ok_and_its_value():
+    target, s = Mixture(ring(8, 2.0), 0.3), settings(0.1, 256)
+    found = bracket(plain_path(target, (2,)), {"a": target.sample(s.num, 1), "b": target.sample(s.num, 2)}, s)
+    assert found.verdict == "ok"
+    assert contains(found, 3.0)
+    assert abs(found.value - 3.0) <= 4 * found.standard_error
+    assert json.loads(json.dumps(found.record()))["verdict"] == "ok"
+
+
+@pytest.mark.parametrize("source", ["one mode", "both modes"])
+def test_a_missed_mode_is_suspected(source):
+    """The forward run never reaches the far mode; chains that confirm it do not hide what held-out data know."""
+    s = settings(0.1)
+    confined = FAR.sample(2 * s.num, 1)[::2]
+    assert float(confined.abs().max()) < 10
+    chains = confined if source == "one mode" else FAR.sample(s.num, 1)
+    found = bracket(plain_path(FAR, (2,)), {"chains": chains, "data": FAR.sample(s.num, 2)}, s)
+    assert found.verdict == "missed-mode-suspected"
+    # Half of Z is missed from below; the data still give the right value from above.
+    assert abs(found.lower.value - (3.0 - np.log(2))) <= 4 * found.lower.standard_error + 0.02
+    assert abs(found.upper["data"].value - 3.0) <= 4 * found.upper["data"].standard_error + 0.02
+
+
+def test_sources_that_know_one_mode_alone_agree_on_half():
+    """Why held-out data are needed: with every source confined, both bounds agree, and both are wrong by log 2."""
+    s = settings(0.1)
+    confined = {name: FAR.sample(2 * s.num, seed)[::2] for name, seed in (("a", 1), ("b", 2))}
+    found = bracket(plain_path(FAR, (2,)), confined, s)
+    assert found.verdict == "ok"
+    assert abs(found.value - (3.0 - np.log(2))) < 0.05
+
+
+def test_draws_of_another_density_cross():
+    """Starts too far out, where f is lower than at exact draws, give an "upper bound" below the lower one."""
+    target, s = Mixture(torch.zeros(1, 16), 0.3), settings(0.2, budget=32)
+    exact = target.sample(s.num, 1)
+    found = bracket(plain_path(target, (16,)), {"exact": exact, "stretched": 2 * exact}, s)
+    assert found.verdict == "crossed"
+    assert "stretched" in found.reason
+    assert found.upper["stretched"].value < found.lower.value
+
+
+def round_of(k, lower, **upper):
+    def bound(value, error, kind):
+        return Estimate(value, error, kind, 8, 512, k, 60.0, (0.6, 0.8), 100, value)
+
+    return Round(k, bound(*lower, "lower"), bound(-99.0, 1.0, "lower"), {n: bound(*u, "upper") for n, u in upper.items()})
+
+
+def test_verdicts():
+    assert judge([round_of(64, (0, 0.01), a=(0.02, 0.01), b=(0.03, 0.01))], 0.1)[0] == "ok"
+    assert judge([round_of(64, (0, 0.01), a=(0.5, 0.01), b=(0.5, 0.01))], 0.1)[0] == "loose"
+    assert judge([round_of(64, (0, 0.01), a=(-0.3, 0.01), b=(0.02, 0.01))], 0.1)[0] == "crossed"
+    assert judge([round_of(64, (0, 0.01), a=(0.01, 0.01), b=(0.69, 0.01))], 0.1)[0] == "missed-mode-suspected"
+    halving = [round_of(64, (0, 0.01), a=(1.4, 0.01)), round_of(128, (0, 0.01), a=(0.7, 0.01))]
+    assert judge(halving, 0.1)[0] == "loose"
+    stuck = [round_of(64, (0, 0.01), a=(0.71, 0.01)), round_of(128, (0, 0.01), a=(0.7, 0.01))]
+    assert judge(stuck, 0.1)[0] == "missed-mode-suspected"
+    # Not known to be narrow is not ok, nor is a crossing that chance explains crossed.
+    assert judge([round_of(64, (0, 0.2), a=(0.0, 0.2))], 0.1)[0] == "loose"
+    assert judge([round_of(64, (0, 0.2), a=(-0.3, 0.2))], 0.1)[0] == "loose"
+    # A wide crossing is never ok, however uncertain it is.
+    assert judge([round_of(64, (0, 6.0), a=(-62.0, 14.0), b=(-74.0, 20.0))], 0.4)[0] == "crossed"
+    assert judge([round_of(64, (0, 6.0), a=(-62.0, 40.0), b=(-74.0, 50.0))], 0.4)[0] == "loose"
+
+
+def test_a_doubtful_source_is_never_ok():
+    target, s = Mixture(ring(8, 2.0), 0.3), settings(0.5)
+    sources = {"a": target.sample(s.num, 1), "b": target.sample(s.num, 2)}
+    assert bracket(plain_path(target, (2,)), sources, s).verdict == "ok"
+    found = bracket(plain_path(target, (2,)), sources, s, doubts=["chains from b still drift"])
+    assert (found.verdict, "still drift" in found.reason) == ("loose", True)
+
+
+def test_bennett_is_exact_for_gaussian_work():
+    """Work N(log Z - v / 2, v) forwards has N(log Z + v / 2, v) backwards (Crooks), whatever the numbers of chains."""
+    v, num = 4.0, 16
+    forward = 1.0 - v / 2 + 2.0 * noise(num, 1).normal(400)
+    backwards = 1.0 + v / 2 + 2.0 * noise(num, 2).normal(800)
+    value, error = bennett(forward, backwards)
+    assert abs(value - 1.0) <= 4 * error
+    assert error < 0.05
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    train(tiny(iterations=150), out, "cpu", Silent())
+    return load(out)
+
+
+def test_a_network_in_the_plane_against_quadrature(model):
+    found = measure(model, settings(0.02, 512, densities=32, budget=32), 500, burn=20).bracket
+    z = model.normaliser()
+    assert contains(found, z.log_z)
+    assert found.highest - found.lower.value <= 0.02
+    assert abs(found.value - z.log_z) <= 4 * found.standard_error + z.error
+    assert all(value is not None for value in found.log_z_levels)
+
+
+def test_parts_are_kept_and_shared(model, tmp_path):
+    """Two processes that share a folder do half of the work each, and find what one finds."""
+    s = settings(1.0, 8, systems=4, densities=6, budget=6, batch=16)
+
+    def run(folder, **options):
+        return measure(model, s, 50, burn=3, work=Work(folder, **options)).record
+
+    alone = run(tmp_path / "alone")
+    kept = sorted(p.name for p in (tmp_path / "alone").iterdir())
+    # The second process stops where it would wait for the first one's parts.
+    with pytest.raises(FileNotFoundError):
+        run(tmp_path / "shared", rank=1, world=2)
+    for path in (tmp_path / "alone").glob("forward*"):
+        (tmp_path / "shared" / path.name).write_bytes(path.read_bytes())
+    again = run(tmp_path / "shared")
+    assert sorted(p.name for p in (tmp_path / "shared").iterdir()) == kept
+    assert again == alone
+    assert run(None) == alone
+
+
+def test_bad_settings(model):
+    for options in ({"budget": 0}, {"densities": 0}, {"systems": 2}, {"tolerance": 0.0}):
+        with pytest.raises(UserError):
+            measure(model, Settings(**{"tolerance": 0.1, **options}), 50)
+    target = Mixture(ring(2, 1.0), 0.5)
+    with pytest.raises(UserError, match=r"a: has shape \[3, 2\]; needs \[512, 2\]"):
+        bracket(plain_path(target, (2,)), {"a": torch.zeros(3, 2)}, Settings(0.1))

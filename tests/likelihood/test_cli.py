@@ -1,0 +1,144 @@
+"""springwell likelihood, score and reproduce, through the command line."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from springwell.cli import main
+from springwell.errors import UserError
+from springwell.likelihood.bits import evaluation_points, level_log_density
+from springwell.training.run import load, save_folder
+from tests.images import small_model
+
+QUICK = ["--densities", "4", "--budget", "8", "--chains", "4", "--repeats", "4", "--burn", "3", "--num", "40"]
+
+
+def run(capsys, *arguments):
+    """Exit code and the JSON object of a command."""
+    with pytest.raises(SystemExit) as stop:
+        main([*map(str, arguments), "--json"])
+    captured = capsys.readouterr()
+    return int(stop.value.code or 0), json.loads(captured.out.splitlines()[-1]), captured.err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("models") / "small"
+    save_folder(small_model(), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """Where the tests of `likelihood` write, so that the second finds the parts of the first."""
+    return tmp_path_factory.mktemp("measured")
+
+
+def test_likelihood_writes_what_log_density_reads(folder, out, capsys):
+    with pytest.raises(UserError, match="run `springwell likelihood`"):
+        load(folder).log_density(torch.zeros(1, 1, 8, 8))
+    code, result, _ = run(capsys, "likelihood", folder, "--out", out, *QUICK)
+    assert code == 0
+    assert result["verdict"] in ("ok", "loose", "crossed", "missed-mode-suspected")
+    assert [r["num_densities"] for r in result["rounds"]] in ([4], [4, 8])
+    assert (out / "likelihood.png").read_bytes().startswith(b"\x89PNG")
+    stored = json.loads((out / "likelihood.json").read_text())
+    assert stored["dim"] == 64
+    assert stored["num_images"] == 40
+    assert stored["bits_per_dim_optimistic"] <= stored["bits_per_dim_conservative"] or stored["verdict"] != "ok"
+
+    model = load(folder)
+    model.use_likelihood(out / "likelihood.json")
+    z = model.log_z()
+    assert (z.value, z.lower, z.verdict) == (stored["log_z"], stored["log_z_lower"], stored["verdict"])
+    assert len(z.levels) == 3
+    points = evaluation_points(model, 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        log_g = model.log_density(points.x_0)
+    torch.testing.assert_close(log_g, level_log_density(model, points.x_0) - z.value)
+    nll = -float((log_g + points.log_volume).mean())
+    assert nll == pytest.approx(stored["nll"], rel=1e-6)
+    assert stored["bits_per_dim"] == pytest.approx(nll / (64 * np.log(2)))
+
+    # The same command finds its parts; another model's file is refused.
+    _, again, _ = run(capsys, "likelihood", folder, "--out", out, *QUICK)
+    assert again["log_z"] == result["log_z"]
+    (out / "likelihood.json").write_text(json.dumps({**stored, "iteration": 8}))
+    with pytest.raises(UserError, match="iteration 8"):
+        model.use_likelihood(out / "likelihood.json")
+
+
+def test_strict_tells_by_its_exit_code(folder, out, capsys):
+    code, result, _ = run(capsys, "likelihood", folder, "--out", out, *QUICK, "--strict", "--tolerance", "1e-9")
+    assert result["verdict"] != "ok"
+    assert code == 1
+
+
+def test_score_ranks_and_tells_apart(folder, tmp_path, capsys):
+    noisy = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 1), dtype=np.uint8)
+    np.save(tmp_path / "noise.npy", noisy)
+    out = tmp_path / "scores"
+    code, result, _ = run(
+        capsys, "score", folder, "digits@test", "--num", 50, "--against", tmp_path / "noise.npy", "--out", out
+    )
+    assert code == 0
+    assert not result["normalised"]
+    assert 0 <= result["auroc"] <= 1
+    assert result["levels"] == [0, 1, 2]
+    with np.load(out / "scores.npz") as arrays:
+        assert arrays["score"].argsort()[:10].tolist() == result["least_likely"]
+        assert arrays["profile"].shape == (50, 3)
+        np.testing.assert_allclose(arrays["profile"][:, 0], arrays["score"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--budget", "0"], "--budget 0: must be at least 1"),
+        (["--tolerance", "0"], "--tolerance 0: must be positive"),
+        (["--repeats", "1"], "--repeats 1: must be at least 4"),
+        (["--burn", "-1"], "--burn -1: must be at least 0"),
+    ],
+)
+def test_bad_values(folder, tmp_path, capsys, arguments, what):
+    code, result, err = run(capsys, "likelihood", folder, "--out", tmp_path, *arguments)
+    assert code == 2
+    assert what in result["error"]
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_images_of_another_shape(folder, tmp_path, capsys):
+    np.save(tmp_path / "colour.npy", np.full((30, 8, 8, 3), 128, np.uint8))
+    code, result, _ = run(capsys, "score", folder, tmp_path / "colour.npy", "--out", tmp_path)
+    assert code == 2
+    assert "images have shape [3, 8, 8]; the model's have [1, 8, 8]" in result["error"]
+
+
+def test_an_energy_that_is_not_finite_ends_in_one_line(tmp_path, capsys):
+    model = small_model()
+    with torch.no_grad():
+        model.energy.log_scale.fill_(90.0)
+    save_folder(model, tmp_path / "steep")
+    code, result, err = run(capsys, "likelihood", tmp_path / "steep", *QUICK)
+    assert code == 2
+    assert "finite" in result["error"]
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(folder, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    # The launcher takes --num for one of its own options.
+    command = ["-m", "springwell", "likelihood", str(folder), *QUICK[:-2], "--batch", "4", "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for start, out in (([sys.executable], "one"), (launcher, "two")):
+        subprocess.run([*start, *command, "--out", out], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    one, two = (json.loads((tmp_path / out / "likelihood.json").read_text()) for out in ("one", "two"))
+    assert one == two
