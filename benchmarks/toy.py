@@ -63,10 +63,11 @@ from springwell.evaluation.toy import divergences
 from springwell.model import Model, build_energy, build_schedule, initial_step_size
 from springwell.noise import Noise
 from springwell.progress import Silent
-from springwell.samplers import KERNELS
+from springwell.samplers import make_kernel
 from springwell.samplers.base import run_chain
 from springwell.schedule import NoiseSchedule
 
+NAMES = ("langevin", "mala", "hmc", "nuts")
 DATA = "checkerboard"
 # Half the library's resolution: the spacing, 0.031, still resolves the noise of 0.05 to better than 1e-6 nats.
 NUM_CELLS = 384
@@ -309,10 +310,10 @@ def benchmark_chain(options: Options) -> dict[str, Any]:
 
     def chain(name: str) -> None:
         noise = Noise(options.seed, torch.arange(CHAIN_BATCH), ahead=CHAIN_STEPS)
-        run_chain(KERNELS[name], x_next, Conditional(energy, schedule, t, x_next), step_size, CHAIN_STEPS, noise)
+        run_chain(make_kernel(name), x_next, Conditional(energy, schedule, t, x_next), step_size, CHAIN_STEPS, noise)
 
     log(f"timing chains, {options.repeats} rounds")
-    tasks: dict[str, Callable[[], None]] = {"bare": bare, **{name: lambda name=name: chain(name) for name in KERNELS}}
+    tasks: dict[str, Callable[[], None]] = {"bare": bare, **{name: lambda name=name: chain(name) for name in NAMES}}
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for task in tasks.values():
         task()
@@ -331,7 +332,7 @@ def benchmark_chain(options: Options) -> dict[str, Any]:
         "repeats": options.repeats,
         "gradient_ms": 1e3 * gradient,
     }
-    for name in KERNELS:
+    for name in NAMES:
         step = statistics.median(seconds[name]) / CHAIN_STEPS
         # MALA evaluates its start too, so it has K + 1 gradients to pay for.
         evaluations = CHAIN_STEPS + (name == "mala")
@@ -365,7 +366,7 @@ def measure_memory(name: str, num_steps: int) -> None:
     def run(steps: int) -> None:
         noise = Noise(0, torch.arange(CHAIN_BATCH), ahead=steps)
         if name != "control":
-            run_chain(KERNELS[name], x_next, logdensity, step_size, steps, noise)
+            run_chain(make_kernel(name), x_next, logdensity, step_size, steps, noise)
             return
         y = x_next.clone().requires_grad_()
         for _ in range(steps):
@@ -389,7 +390,7 @@ def benchmark_memory(options: Options) -> dict[str, Any]:
     print(f"\nGrowth of peak resident memory during a chain of K steps, batch {CHAIN_BATCH}")
     print(f"median (lowest ... highest) of {MEMORY_REPEATS} fresh processes each")
     result: dict[str, Any] = {"batch": CHAIN_BATCH, "unit": "MB"}
-    for name, steps in {**dict.fromkeys(KERNELS, MEMORY_STEPS), "control": CONTROL_STEPS}.items():
+    for name, steps in {**dict.fromkeys(NAMES, MEMORY_STEPS), "control": CONTROL_STEPS}.items():
         result[name], parts = {}, []
         for num_steps in steps:
             log(f"measuring the memory of {num_steps} steps, {name}")

@@ -117,7 +117,7 @@ def conditional_figure(x: Tensor, hidden: Tensor, exact: tuple[Tensor, Tensor] |
             ax.plot(*exact, color="#20456e", lw=1, label="exact")
             ax.set(xlim=(left - 0.3, right + 0.3))
         ax.set_xlabel(f"coordinate {i}", fontsize=_TITLE)
-        ax.xaxis.set_major_locator(_ticks(5))
+        ax.xaxis.set_major_locator(ticks(5))
         ax.tick_params(labelsize=7)
         ax.legend(fontsize=6)
     figure.suptitle(title, fontsize=_TITLE + 1)
@@ -234,9 +234,9 @@ def longrun(path: Path, result: dict[str, Any]) -> Path:
         ax.xaxis.label.set_fontsize(_TITLE)
         ax.tick_params(labelsize=7, which="both")
         if ax.get_xscale() == "linear":
-            ax.xaxis.set_major_locator(_ticks(6, integer=True))
+            ax.xaxis.set_major_locator(ticks(6, integer=True))
         if ax.get_yscale() == "linear":
-            ax.yaxis.set_major_locator(_ticks(5))
+            ax.yaxis.set_major_locator(ticks(5))
     return save_figure(figure, path)
 
 
@@ -308,8 +308,8 @@ def diagnosis(path: Path, rows: Sequence[tuple[str, Tensor, Tensor | None]]) -> 
             right.set_title("Hamiltonian, less its mean (nats)", fontsize=_TITLE)
         for ax in (left, right):
             ax.set(aspect="auto")
-            ax.xaxis.set_major_locator(_ticks(4))
-            ax.yaxis.set_major_locator(_ticks(4))
+            ax.xaxis.set_major_locator(ticks(4))
+            ax.yaxis.set_major_locator(ticks(4))
             ax.tick_params(labelsize=7)
     return save_figure(figure, path)
 
