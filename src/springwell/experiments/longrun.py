@@ -36,7 +36,7 @@ JOBS = {
         "fashion-mnist-ladder": Job((1, 10, 100), 32, 1000),
     },
     "nuts": {
-        "digits-t1k": Job((1, 10, 50), 16, 1000),
+        "digits-t1k": Job((1, 10), 16, 1000),
         "digits-ladder": Job((1, 10, 100), 64, 1000),
         "mnist-ladder": Job((1, 10, 50), 16, 100),
         "fashion-mnist-ladder": Job((1, 10, 50), 16, 100),
