@@ -27,7 +27,7 @@ from springwell.generate import Sample
 from springwell.model import Model
 from springwell.plots import draw_points, figure_bytes, first_two, largest, new_figure, save_figure, vectors_figure
 from springwell.progress import Reporter
-from springwell.training.checkpoint import write_atomically
+from springwell.training.checkpoint import is_empty, write_atomically
 from springwell.training.run import read_json
 
 KINDS = (".npy", ".npz", ".png", ".gif", "")
@@ -153,7 +153,7 @@ def begin_folder(out: Path, record_name: str, record: dict[str, Any], command: s
             if not isinstance(known, dict) or known.get(name) != value:
                 theirs = known.get(name) if isinstance(known, dict) else known
                 raise UserError(f"--out {out}: holds samples with {name} {theirs}, not {value}; choose another --out")
-    elif any(out.iterdir()):
+    elif not is_empty(out, record_name):
         raise UserError(f"--out {out}: is not empty and was not written by `springwell {command}`; choose another --out")
     else:
         write_atomically(out / record_name, json.dumps(record, indent=1) + "\n")

@@ -191,6 +191,14 @@ def test_free_fields_may_change(tmp_path, undisturbed):
     assert same(tensors(out), tensors(undisturbed))
 
 
+def test_a_crash_while_the_config_was_written_is_forgotten(tmp_path, undisturbed):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.json.x1y2").write_text("{")
+    train(tiny(), tmp_path / "run", "cpu")
+    assert same(tensors(tmp_path / "run"), tensors(undisturbed))
+    assert not (tmp_path / "run" / ".config.json.x1y2").exists()
+
+
 def test_a_directory_of_something_else_is_refused(tmp_path):
     (tmp_path / "precious.txt").write_text("x")
     with pytest.raises(UserError, match="is not a run"):

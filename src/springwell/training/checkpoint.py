@@ -56,6 +56,16 @@ def write_atomically(path: Path, content: bytes | str | Callable[[BinaryIO], obj
         raise
 
 
+def is_empty(folder: Path, record: str) -> bool:
+    """Whether nothing is in a folder but what a crash left of the file that is written there first; that is removed."""
+    found = list(folder.iterdir())
+    if any(not path.name.startswith(f".{record}.") for path in found):
+        return False
+    for path in found:
+        path.unlink()
+    return True
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file of any size, in hexadecimal digits."""
     digest = hashlib.sha256()

@@ -33,6 +33,7 @@ from springwell.model import Model, build_energy, build_schedule
 from springwell.training.checkpoint import (
     Checkpoint,
     good_checkpoints,
+    is_empty,
     match,
     read_checkpoint,
     save_tensors,
@@ -86,7 +87,7 @@ class Run:
                 self._check_same(config, known)
                 if known == config or self.finished:
                     return
-            elif self.path.exists() and any(self.path.iterdir()):
+            elif self.path.exists() and not is_empty(self.path, self.config_path.name):
                 raise UserError(f"--out {self.path}: exists and is not a run (it has no config.json); choose another --out")
             self.path.mkdir(parents=True, exist_ok=True)
             if not os.access(self.path, os.W_OK):
