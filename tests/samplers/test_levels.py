@@ -28,11 +28,23 @@ def test_interpolation_is_exact_for_linear_functions():
     assert interpolate(torch.tensor([0]), torch.tensor([1.5]), 4).tolist() == [1.5] * 4
 
 
-@pytest.mark.parametrize("method", [Method("mala"), Method("hmc", 2), Method("nuts")])
-def test_every_level_is_inside_the_band_also_those_between(tmp_path, method):
-    """Fresh chains at all nine levels, of which four were tuned."""
+FEW = Pilot(num_chains=4, num_steps=160, dual_averaging=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "pilot"),
+    [
+        (Method("mala"), PILOT),
+        (Method("hmc", 2), PILOT),
+        (Method("hmc", 2), FEW),
+        (Method("nuts"), PILOT),
+        (Method("nuts"), FEW),
+    ],
+)
+def test_every_level_is_inside_the_band_also_those_between(tmp_path, method, pilot):
+    """Fresh chains at all nine levels, of which four were tuned; by many chains, and by four chains and dual averaging."""
     model = gaussian_model(tmp_path / "x.npy", dim=40)
-    steps = tune_levels(model, method, PILOT._replace(max_levels=4))
+    steps = tune_levels(model, method, pilot._replace(max_levels=4))
     assert len(steps.levels) == 4
     assert len(steps.acceptance) == 5
     chains = standing(model, list(range(9)), 100, seed=1)
@@ -56,6 +68,7 @@ def test_chains_stand_at_progressive_samples(tmp_path):
         assert abs(float(y.square().mean()) - a_square) < 4.5 * a_square * (2 / n) ** 0.5 + 0.02
 
 
+@pytest.mark.filterwarnings("ignore:level")
 def test_kept_steps_are_read_again_unless_anything_else_was_asked(tmp_path):
     model, quick = gaussian_model(tmp_path / "x.npy"), Pilot(num_chains=8, num_steps=10)
     first = kept_steps(model, Method(), quick, tmp_path, Silent())

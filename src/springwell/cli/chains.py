@@ -34,6 +34,8 @@ class ChainOptions:
     """Steps of a round of tuning. The paper has 100."""
     pilot_levels: int = 50
     """Levels that are tuned; step sizes between them are interpolated."""
+    dual_averaging: bool = False
+    """Tune by dual averaging, which does better with few chains and more steps, for instance 4 and 200."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _steps(command: DiagnoseCommand | LongrunCommand, model: Model, out: Path, c
     low, high = chain.band
     if not 0 < low < high < 1:
         raise UserError(f"--band {low:g} {high:g}: needs 0 < low < high < 1, for instance 0.6 0.9")
-    pilot = Pilot(chain.pilot_chains, chain.pilot_steps, chain.band, chain.pilot_levels, command.seed)
+    pilot = Pilot(chain.pilot_chains, chain.pilot_steps, chain.band, chain.pilot_levels, command.seed, chain.dual_averaging)
     folder = Path(command.run) if Path(command.run).is_dir() else out
     with write_errors(folder):
         return kept_steps(model, Method(chain.kernel, chain.num_leapfrog), pilot, folder, context.reporter)

@@ -147,6 +147,7 @@ def tune_step_size(
     group: Tensor | None = None,
     max_rounds: int = 5,
     levels: Sequence[int] | None = None,
+    dual_averaging: bool = False,
 ) -> Tuned:
     """Finds the step size at which the mean acceptance of a pilot of chains lies in a band: the paper's rule per level.
 
@@ -165,6 +166,7 @@ def tune_step_size(
         group: The group of every chain ``[N]``, for instance its level. None: all in one.
         max_rounds: When to give up.
         levels: The level of every group, to be named in errors and warnings. Default: the number of the group.
+        dual_averaging: Adapt by dual averaging, and freeze at its average: for few chains per group, whose acceptance is noisy.
     """
     low, high = band
     if not 0 < low < high < 1:
@@ -184,13 +186,16 @@ def tune_step_size(
     delta, target = step_size.double(), 0.5 * (low + high)
     count, adapting, done = torch.bincount(group, minlength=num_groups), num_steps // 2, 0
     for _ in range(max_rounds):
-        total = torch.zeros_like(delta)
+        total, averaging = torch.zeros_like(delta), DualAveraging.start(delta, reach=1.0)
         for i in range(num_steps):
             state, info = kernel.step(state, logdensity, expand(delta[group], y), noise)
             if info.acceptance is None:
                 raise UserError("tune_step_size: this kernel has no Metropolis test; use mala, hmc or nuts")
             accepted = torch.zeros_like(delta).index_add_(0, group, info.acceptance.double())
-            if i < adapting:
+            if i < adapting and dual_averaging:
+                averaging = averaging.update(accepted / count.clamp(min=1), target, count > 0)
+                delta = averaging.step_size if i + 1 < adapting else averaging.frozen
+            elif i < adapting:
                 delta = adapt_step_size(delta, accepted, count, target, rate=1.0)
             else:
                 total += accepted

@@ -48,6 +48,7 @@ class Pilot(NamedTuple):
         band: Lowest and highest acceptance; the paper's is [0.6, 0.9].
         max_levels: Tune no more levels than this, and interpolate between them.
         seed: Of the chains.
+        dual_averaging: Adapt by dual averaging, for few chains per level.
     """
 
     num_chains: int = 32
@@ -55,6 +56,7 @@ class Pilot(NamedTuple):
     band: tuple[float, float] = BAND
     max_levels: int = 50
     seed: int = 0
+    dual_averaging: bool = False
 
 
 class Steps(NamedTuple):
@@ -144,7 +146,8 @@ def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, report
     def tune(logdensity: LogDensity, y: Tensor, first: Tensor, tuned: list[int], stream: int) -> Tuned:
         group = torch.arange(len(tuned), device=device).repeat_interleave(num)
         noise = Noise(pilot.seed, torch.arange(len(y), device=device), stream)
-        return tune_step_size(kernel, logdensity, y, first, noise, pilot.band, pilot.num_steps, group, levels=tuned)
+        band, num_steps, dual = pilot.band, pilot.num_steps, pilot.dual_averaging
+        return tune_step_size(kernel, logdensity, y, first, noise, band, num_steps, group, levels=tuned, dual_averaging=dual)
 
     together = max(1, model.automatic_batch() // num)
     with reporter.bar(f"tuning {method} (levels)", len(levels) + 1) as bar:
