@@ -17,6 +17,8 @@ from typing import Any, Literal
 from springwell.errors import UserError
 
 STEPS_PER_JUMP = 5
+# More iterations than anybody has; streams of noise are numbered beyond it.
+_MANY = 10**9
 
 
 @dataclass(frozen=True)
@@ -207,11 +209,11 @@ class Config:
         if sampler.kernel != "langevin" and sampler.noise_scale != 1:
             raise UserError(f"--noise-scale {sampler.noise_scale}: a Metropolis test needs 1; use --kernel langevin")
         for name in ("iterations", "batch", "log_every", "checkpoint_every", "keep"):
-            _check(name, getattr(training, name), getattr(training, name) >= 1, "at least 1")
+            _check(name, getattr(training, name), 1 <= getattr(training, name) <= _MANY, f"1 ... {_MANY}")
         _check("batch", training.batch, training.batch <= 10_000_000, "1 ... 10000000")
         _check("fid_samples", training.fid_samples, 20 <= training.fid_samples <= 1_000_000, "20 ... 1000000")
         for name in ("warmup", "preview_every", "fid_every"):
-            _check(name, getattr(training, name), getattr(training, name) >= 0, "at least 0")
+            _check(name, getattr(training, name), 0 <= getattr(training, name) <= _MANY, f"0 ... {_MANY}")
         _check("lr", training.lr, 0 < training.lr <= 1, "a value in (0, 1], for instance 1e-3")
         for name in ("beta1", "beta2", "ema"):
             _check(name, getattr(training, name), 0 <= getattr(training, name) < 1, "a value in [0, 1)")
@@ -286,7 +288,7 @@ class Config:
 
 
 def _check(name: str, value: float, ok: bool, wanted: str) -> None:
-    if not ok or not math.isfinite(value):
+    if not ok or (isinstance(value, float) and not math.isfinite(value)):
         raise UserError(f"--{name.replace('_', '-')} {value}: out of range; use {wanted}")
 
 
@@ -334,7 +336,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     elif hint is float:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
             return float(value)
-    elif type(value) is hint:
+    elif type(value) is hint and not (hint is int and abs(value) >= 2**64):
         return value
     raise UserError(f"{where}: {value!r} is not a {getattr(hint, '__name__', hint)}")
 

@@ -337,7 +337,7 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
             log_z = LogZ(value, lower, upper, float(found["log_z_standard_error"]), str(found["verdict"]), levels)
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             raise UserError(f"{path}: was not written by `springwell likelihood`") from None
         if iteration != self.iteration or found.get("data") != self.config.data:
             theirs = f"{found.get('data')}, iteration {iteration}"

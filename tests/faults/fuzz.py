@@ -32,6 +32,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
+from springwell.applications.files import read_mask
 from springwell.cli import parse
 from springwell.config import to_dict
 from springwell.data import formats
@@ -40,7 +41,7 @@ from springwell.errors import UserError
 from springwell.evaluation.weights import read_weights
 from springwell.presets import PRESETS, preset
 from springwell.training.checkpoint import read_checkpoint, save_tensors
-from springwell.training.run import Run, read_lines
+from springwell.training.run import Run, load, read_lines
 
 SECONDS = 5
 BYTES = 1 << 30
@@ -53,7 +54,7 @@ ODD = [
     1e308,
     -1e-308,
     2**63,
-    2**70,
+    10**400,
     "",
     "nan",
     "\x00",
@@ -250,6 +251,9 @@ def parsers() -> dict[str, Parser]:
     torch.save({"Conv2d_1a_3x3.conv.weight": torch.ones(2, 2)}, zipped)
     config = [json.dumps(to_dict(preset(name))).encode() for name in PRESETS]
     log = b'{"iteration": 5, "loss": [1.0, null]}\n{"iteration": 10, "loss": [0.5, 2.0]}\n'
+    model, names = load("checkerboard"), ("log_z", "log_z_lower", "log_z_upper", "log_z_standard_error")
+    values = {"data": "checkerboard", "iteration": model.iteration, "verdict": "ok", "log_z_levels": [1.0, 2.0]}
+    known = json.dumps({**values, **dict.fromkeys(names, 1.5)}).encode()
     nothing = lambda line: None  # noqa: E731
     return {
         "idx": Parser([idx], _file("train-images-idx3-ubyte", formats._read_idx)),
@@ -264,6 +268,8 @@ def parsers() -> dict[str, Parser]:
         "checkpoint, record": Parser([record], _record, True),
         "checkpoint, tensors": Parser([save(tensors)], _checkpoint),
         "Inception's weights": Parser([save(tensors), zipped.getvalue()], _weights),
+        "mask": Parser([_image("PNG", "L"), _image("PNG", "1")], _file("mask.png", lambda path: read_mask(path, (1, 9, 7)))),
+        "likelihood.json": Parser([known], _file("likelihood.json", model.use_likelihood), True),
         "logs": Parser([log], _file("metrics.jsonl", read_lines)),
         "command line": Parser(_command_lines(), _words),
     }
