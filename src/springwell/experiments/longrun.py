@@ -36,8 +36,8 @@ JOBS = {
         "fashion-mnist-ladder": Job((1, 10, 100), 32, 1000),
     },
     "nuts": {
-        "digits-t1k": Job((1, 10), 16, 1000),
-        "digits-ladder": Job((1, 10, 100), 64, 1000),
+        "digits-t1k": Job((1, 10), 16, 100),
+        "digits-ladder": Job((1, 10, 100), 64, 100),
         "mnist-ladder": Job((1, 10, 50), 16, 100),
         "fashion-mnist-ladder": Job((1, 10, 50), 16, 100),
     },
