@@ -33,6 +33,8 @@ from springwell.data.images import prepare_images
 from springwell.errors import InterruptionError
 from springwell.progress import Silent
 
+# Whoever starts the tests in the background may have switched it off.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 collect.CHUNK = prepare.CHUNK = 8
 spec, out, after, how = sys.argv[1:]
 
