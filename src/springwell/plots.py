@@ -225,9 +225,11 @@ def longrun(path: Path, result: dict[str, Any]) -> Path:
         _over_steps(
             axes[0, 2], runs, marginal, "nearest", "distance to the nearest training image", result["held_out"]["nearest"]
         )
-        moved = [(row["steps"], row["moved"]) for row in marginal if row["steps"]]
-        axes[1, 2].plot([m[0] for m in moved], [m[1] for m in moved], "s--", color=_RED, ms=3, lw=1)
-        axes[1, 2].set(xscale="log", xlabel="steps without spring", title="distance from where they began")
+        if moved := [(row["steps"], row["moved"]) for row in marginal if row["steps"]]:
+            axes[1, 2].plot([m[0] for m in moved], [m[1] for m in moved], "s--", color=_RED, ms=3, lw=1)
+            axes[1, 2].set(xscale="log", xlabel="steps without spring", title="distance from where they began")
+        else:
+            axes[1, 2].axis("off")
     for ax in axes.flat:
         ax.set(aspect="auto")
         ax.title.set_fontsize(_TITLE)

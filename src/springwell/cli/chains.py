@@ -88,7 +88,7 @@ class LongrunCommand:
     common: Common = dataclasses.field(default_factory=Common)
 
 
-def _steps(command: DiagnoseCommand | LongrunCommand, model: Model, out: Path, context: Context) -> Steps:
+def _steps(command: DiagnoseCommand | LongrunCommand, free: bool, model: Model, out: Path, context: Context) -> Steps:
     from springwell.samplers.levels import Method, Pilot, kept_steps
 
     chain = command.chain
@@ -103,7 +103,9 @@ def _steps(command: DiagnoseCommand | LongrunCommand, model: Model, out: Path, c
     low, high = chain.band
     if not 0 < low < high < 1:
         raise UserError(f"--band {low:g} {high:g}: needs 0 < low < high < 1, for instance 0.6 0.9")
-    pilot = Pilot(chain.pilot_chains, chain.pilot_steps, chain.band, chain.pilot_levels, command.seed, chain.dual_averaging)
+    pilot = Pilot(
+        chain.pilot_chains, chain.pilot_steps, chain.band, chain.pilot_levels, command.seed, chain.dual_averaging, free
+    )
     folder = Path(command.run) if Path(command.run).is_dir() else out
     with write_errors(folder):
         return kept_steps(model, Method(chain.kernel, chain.num_leapfrog), pilot, folder, context.reporter)
@@ -138,7 +140,7 @@ def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, An
     if bad := [t for t in levels if t != FREE and not 0 <= t <= last]:
         raise UserError(f"--levels {bad[0]}: out of range; this model has levels 0 ... {last}")
     out = _place(command, "chains")
-    steps = _steps(command, model, out, context)
+    steps = _steps(command, FREE in levels, model, out, context)
     found = diagnose(model, steps, levels, command.steps, command.num, command.warmup, command.seed, context.reporter)
     rows = [diagnosed.numbers for diagnosed in found]
     shown = [found[i] for i in spread_levels(len(found), 5)]
@@ -191,7 +193,7 @@ def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]
 
         network = load_inception(command.inception, device=str(model.device), reporter=context.reporter)
     out = _place(command, f"longrun-{command.chain.kernel}")
-    steps = _steps(command, model, out, context)
+    steps = _steps(command, command.marginal_steps > 0, model, out, context)
     plan = Plan(tuple(sorted(set(command.steps))), command.num, command.marginal_steps, command.seed, command.batch)
     with write_errors(out):
         result, samples = long_run(model, plan, steps, out, context.reporter, network)

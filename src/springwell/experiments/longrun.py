@@ -38,8 +38,8 @@ JOBS = {
     "nuts": {
         "digits-t1k": Job((1, 10), 16, 100),
         "digits-ladder": Job((1, 10, 100), 64, 100),
-        "mnist-ladder": Job((1, 10, 50), 16, 100),
-        "fashion-mnist-ladder": Job((1, 10, 50), 16, 100),
+        "mnist-ladder": Job((1, 10, 50), 16, 0),
+        "fashion-mnist-ladder": Job((1, 10, 50), 16, 0),
     },
 }
 PAPER_RUN = "cifar10-t1k"
@@ -76,7 +76,7 @@ def reproduce(
         model = load(name, place)
         folder = out / "runs" / f"longrun-{kernel}-{Path(name).name}"
         folder.mkdir(parents=True, exist_ok=True)
-        steps = kept_steps(model, method, Pilot(seed=seed), folder, reporter)
+        steps = kept_steps(model, method, Pilot(seed=seed, free=job.marginal > 0), folder, reporter)
         plan = Plan(tuple(sorted({max(1, round(scale * n)) for n in job.steps})), job.num, round(scale * job.marginal), seed)
         result, samples = long_run(model, plan, steps, folder, reporter)
         titles = {f"{n} per level" if n.isdigit() else f"{n.rpartition('-')[2]} without": x for n, x in samples.items()}

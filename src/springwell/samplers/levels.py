@@ -49,6 +49,7 @@ class Pilot(NamedTuple):
         max_levels: Tune no more levels than this, and interpolate between them.
         seed: Of the chains.
         dual_averaging: Adapt by dual averaging, for few chains per level.
+        free: Whether to tune chains at level 0 without its spring too. NUTS makes long trajectories there.
     """
 
     num_chains: int = 32
@@ -57,6 +58,7 @@ class Pilot(NamedTuple):
     max_levels: int = 50
     seed: int = 0
     dual_averaging: bool = False
+    free: bool = True
 
 
 class Steps(NamedTuple):
@@ -67,7 +69,7 @@ class Steps(NamedTuple):
         step_size: ``[T]``.
         marginal: For chains at level 0 without its spring.
         levels: The levels that were tuned.
-        acceptance: Of the pilot's chains there, then of those without spring; empty without a Metropolis test.
+        acceptance: Of the pilot's chains there, then of those without spring if there were; empty without a Metropolis test.
     """
 
     method: Method
@@ -150,20 +152,23 @@ def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, report
         return tune_step_size(kernel, logdensity, y, first, noise, band, num_steps, group, levels=tuned, dual_averaging=dual)
 
     together = max(1, model.automatic_batch() // num)
-    with reporter.bar(f"tuning {method} (levels)", len(levels) + 1) as bar:
+    with reporter.bar(f"tuning {method} (levels)", len(levels) + pilot.free) as bar:
         found = []
         for i in range(0, len(levels), together):
             part = levels[i : i + together]
             here = chains.take(slice(i * num, (i + len(part)) * num))
             found.append(tune(here.conditional(model), here.y, FIRST_STEP * sigma[part], part, PILOT_STREAM + i))
             bar.advance(len(part))
-        lowest = chains.take(slice(num))
-        free = tune(at_level(model.energy, lowest.t), lowest.y, found[0].step_size[:1], [0], PILOT_STREAM - 1)
-        bar.advance()
+        lowest, marginal = chains.take(slice(num)), float(found[0].step_size[0])
+        accepted = [tuned.acceptance for tuned in found]
+        if pilot.free:
+            free = tune(at_level(model.energy, lowest.t), lowest.y, found[0].step_size[:1], [0], PILOT_STREAM - 1)
+            marginal = float(free.step_size)
+            accepted.append(free.acceptance)
+            bar.advance()
     step_size = torch.cat([tuned.step_size for tuned in found])
     ratio = interpolate(torch.tensor(levels, device=device), (step_size / sigma[levels]).log(), schedule.num_levels).exp()
-    acceptance = torch.cat([tuned.acceptance for tuned in [*found, free]])
-    return Steps(method, sigma * ratio, float(free.step_size), levels, [round(a, 4) for a in acceptance.tolist()])
+    return Steps(method, sigma * ratio, marginal, levels, [round(a, 4) for a in torch.cat(accepted).tolist()])
 
 
 def interpolate(levels: Tensor, values: Tensor, num_levels: int) -> Tensor:
