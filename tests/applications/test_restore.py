@@ -89,6 +89,31 @@ def test_the_curvature_is_that_of_the_operator():
         assert 0.9 * largest < found <= 1.0001 * largest
 
 
+def test_operators_that_are_flat_at_zero_shorten_steps_too():
+    """The largest |2 x|^2 of 56 normal draws is above 4; |FFT| keeps x times sqrt(8), which is along a direction of its own."""
+
+    def phaseless(x):
+        return torch.fft.fft2(x).abs()
+
+    assert Measurement(torch.square, 1.0, SHAPE).curvature > 4
+    assert 7.9 < Measurement(phaseless, 1.0, SHAPE).curvature < 8.1
+    model = small_model()
+    samples = restore(model, phaseless(model.sample(2, seed=5)), phaseless, 0.05, num=2).samples
+    assert float(samples.abs().max()) < 20
+
+
+def test_derivatives_that_are_not_finite_are_refused():
+    for operator in (lambda x: x.square().sqrt(), lambda x: x * torch.inf):
+        with pytest.raises(UserError, match="operator: its derivative is not finite"):
+            restore(small_model(), torch.zeros(1, 1, 8, 8), operator, 0.1)
+
+
+def test_chains_that_stand_still_are_named():
+    """Observed are squares of 9, where the square is far steeper than at normal draws."""
+    with pytest.warns(RuntimeWarning, match="the chains stand still"):
+        restore(small_model(), torch.full((1, 1, 8, 8), 81.0), torch.square, 0.05)
+
+
 @pytest.mark.parametrize(
     "operator", [lambda x: x, average_pool(2), blur(gaussian_kernel(1.0))], ids=["denoise", "superres", "deblur"]
 )

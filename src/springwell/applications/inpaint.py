@@ -149,7 +149,7 @@ def inpaint(
         noise = model.noise(seed, j, STREAM + number[i])
         return inpaint_levels(model.energy, model.schedule, chains, u[i], hidden, noise, sweeps)
 
-    drawn = in_batches(model, run, len(x), num, batch, watch)
+    drawn = in_batches(model, run, len(x), num, chains.num_steps * (sweeps + 1), batch, watch)
     return torch.where(hidden, drawn, x.to(drawn)[:, None])
 
 

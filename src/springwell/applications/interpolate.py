@@ -145,7 +145,7 @@ def interpolate(
         rows = torch.cat([rows, rows[-1:].expand(model.num_rows(len(rows), batch) - len(rows), -1)])
         steps = _with_tests(chains, rows.square() if tests == "blended" else None)
         levels = progressive(model.energy, model.schedule, steps, model.event_shape, _noise(model, seeds, rows))
-        parts.append(finish(model, levels, len(part), watch)[len(before) : len(before) + len(part)])
+        parts.append(finish(model, levels, len(part), chains.num_steps, watch)[len(before) : len(before) + len(part)])
     return torch.cat(parts).view(*[num] * (corners // 2), *model.event_shape)
 
 

@@ -9,7 +9,8 @@ which the Gaussian guess is taken that is exact for data N(mu, s^2 I) and a line
                                         r_t^2  = s^2 sigmabar_t^2 / (abar_t^2 s^2 + sigmabar_t^2)
     f(y, t | y_obs) = f(y, t) - |y_obs - A(xhat_t(y / scale_t))|^2 / (2 (sigma_n^2 + c r_t^2)).
 
-For other operators c is the largest eigenvalue of A^T A: what x_t leaves open is then overrated rather than underrated, and the
+For other operators c is the largest eigenvalue of A^T A, of a nonlinear one the largest of J^T J at 0 and at some draws of
+N(0, I), J being its derivative: what x_t leaves open is then overrated rather than underrated, and the
 measurement is never much stiffer than the spring. In general this is a guide, which at noisy levels only decides where the
 chains of the next level start. At level 0, r_0 is the initial noise (0.03 for the ladders of images), and without initial noise
 xhat_0 = x_0 and r_0 = 0: there the energy is the log-posterior itself, for any operator and any data. Sweeps
@@ -22,6 +23,7 @@ lambda being the largest curvature that the measurement adds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,7 +45,7 @@ from springwell.schedule import NoiseSchedule
 STREAM = 2**45
 _PROBE_STREAM = 2**46
 MEASURE_STREAM = 2**47
-_PROBES = 4
+_PROBES = 8
 _POWER_ITERATIONS = 30
 
 Operator = Callable[[Tensor], Tensor]
@@ -79,26 +81,31 @@ class Measurement:
 
     @cached_property
     def curvature(self) -> float:
-        """c: the largest eigenvalue of A^T A, A being the operator's derivative at 0, by power iteration."""
+        """c: the largest eigenvalue of J^T J, J being the operator's derivative, at 0 and at normal draws."""
         try:
-            return self._largest_eigenvalue()
+            largest = self._largest_eigenvalue()
         except RuntimeError as error:
             raise UserError(f"operator: cannot be differentiated ({first_line(error)})") from None
+        if not math.isfinite(largest):
+            raise UserError("operator: its derivative is not finite at 0 or at normal draws; make it differentiable everywhere")
+        return largest
 
     def _largest_eigenvalue(self) -> float:
-        origin = torch.zeros(_PROBES, *self.event_shape, device=self.device)
-        v, largest = Noise(0, torch.arange(_PROBES, device=self.device), _PROBE_STREAM).normal(*self.event_shape), 0.0
+        """By power iteration, at every point by itself: at 0 alone, |x| and x^2 would look flat."""
+        noise, largest = Noise(0, torch.arange(_PROBES, device=self.device), _PROBE_STREAM), 0.0
+        v, points = noise.normal(*self.event_shape), noise.normal(*self.event_shape)
+        points[0] = 0
         with torch.enable_grad():
-            origin.requires_grad_()
-            image = self.operator(origin)
+            points.requires_grad_()
+            image = self.operator(points)
             u = torch.zeros_like(image, requires_grad=True)
-            # A^T u is linear in u, and A v is the derivative of <A^T u, v> by u.
-            (pulled,) = torch.autograd.grad(image, origin, u, create_graph=True)
+            # J^T u is linear in u, and J v is the derivative of <J^T u, v> by u.
+            (pulled,) = torch.autograd.grad(image, points, u, create_graph=True)
             for _ in range(_POWER_ITERATIONS):
                 v = v / v.flatten(1).norm(dim=1).clamp(min=1e-30).view(-1, *[1] * (v.ndim - 1))
-                (a_v,) = torch.autograd.grad(pulled, u, v, retain_graph=True)
-                largest = float(a_v.flatten(1).square().sum(-1).max())
-                (v,) = torch.autograd.grad(image, origin, a_v, retain_graph=True)
+                (j_v,) = torch.autograd.grad(pulled, u, v, retain_graph=True)
+                largest = float(j_v.flatten(1).square().sum(-1).max())
+                (v,) = torch.autograd.grad(image, points, j_v, retain_graph=True)
         return largest
 
 
@@ -210,5 +217,5 @@ def restore(
             posterior, model.schedule, chains, model.event_shape, model.noise(seed, j, STREAM + number[i]), sweeps
         )
 
-    samples = in_batches(model, run, len(observation), num, batch, watch)
+    samples = in_batches(model, run, len(observation), num, plain.num_steps * (sweeps + 1), batch, watch)
     return Restoration(samples, samples.mean(1), samples.std(1) if num > 1 else torch.full_like(samples[:, 0], torch.nan))
