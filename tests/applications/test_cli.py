@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from springwell.applications.files import unique_names
 from springwell.cli import COMMANDS, Context, parse
 from springwell.errors import UserError
 from springwell.model import Model
@@ -95,6 +96,69 @@ def test_a_folder_goes_on_where_it_stopped_and_lists_what_it_could_not_do(run, t
     assert run("inpaint", "model", "images", "--half", "top", "--num", 1, "--resize", "--out", "r")["images"] == 5
 
 
+def test_no_two_images_write_the_same_file(run, tmp_path):
+    folder = tmp_path / "images"
+    (folder / "sub" / "a").mkdir(parents=True)
+    for i, name in enumerate(("a", "a-0", "sub/a/b", "sub/a-b")):
+        picture(folder / f"{name}.png", seed=i)
+    assert run("inpaint", "model", "images", "--half", "top", "--num", 2, "--sweeps", 0, "--out", "o")["images"] == 4
+    # A row and two samples of each, and two files of notes.
+    assert len(list((tmp_path / "o").iterdir())) == 4 * 3 + 2
+    seen = sorted(load(f"images/{name}.png")[4:].tobytes() for name in ("a", "a-0", "sub/a/b", "sub/a-b"))
+    assert sorted(load(path)[4:].tobytes() for path in (tmp_path / "o").glob("*-1.png")) == seen
+
+
+def test_names_are_kept_where_nothing_collides():
+    assert unique_names(["a.png", "b-1.png", "c/d.jpg"]) == ["a", "b-1", "c-d"]
+    for names in (["a.png", "a.jpg"], ["a.png", "A.jpg"], ["a.png", "a-7.png"], ["a.png", "a-mean.png"], ["a/b.png", "a-b.png"]):
+        assert [name.rpartition("_")[2] for name in unique_names(names)] == ["0", "1"]
+
+
+def test_changed_images_are_drawn_again_and_changed_masks_refused(run, tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for name in ("a", "b"):
+        picture(folder / f"{name}.png", seed=ord(name))
+    mask = np.zeros((8, 8), np.uint8)
+    mask[:, :4] = 255
+    Image.fromarray(mask).save("mask.png")
+    command = ("inpaint", "model", "images", "--mask", "mask.png", "--num", 1, "--sweeps", 0, "--out", "o")
+    run(*command)
+    kept = (tmp_path / "o" / "b.png").stat().st_mtime_ns
+    pixels = picture(folder / "a.png", seed=7)
+    run(*command)
+    assert np.array_equal(load("o/a-0.png")[:, 4:], pixels[:, 4:])
+    assert (tmp_path / "o" / "b.png").stat().st_mtime_ns == kept
+    Image.fromarray(mask.T).save("mask.png")
+    with pytest.raises(UserError, match="mask_sha256"):
+        run(*command)
+
+
+@pytest.mark.parametrize("options", [("deblur", "--kernel", "k.npy"), ("custom", "--operator", "own.py:f")])
+def test_changed_kernels_and_operators_are_refused(run, tmp_path, options):
+    picture(tmp_path / "x.png")
+
+    def write(kernel, factor):
+        np.save("k.npy", np.array([kernel]))
+        (tmp_path / "own.py").write_text(f"def f(x):\n    return {factor} * x\n")
+
+    command = ("restore", "model", "x.png", "--task", *options, "--num", 1, "--out", "o")
+    write([0.2, 0.6, 0.2], 0.5)
+    run(*command)
+    write([0.3, 0.4, 0.3], 0.7)
+    with pytest.raises(UserError, match="file_sha256"):
+        run(*command)
+
+
+def test_results_below_the_source_are_no_part_of_it(run, tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    picture(folder / "m.png")
+    command = ("inpaint", "model", "images", "--half", "top", "--num", 1, "--sweeps", 0, "--out", "images/done")
+    for _ in range(2):
+        assert run(*command)["images"] == 1
+
+
 @pytest.mark.parametrize(
     ("task", "options", "size"),
     [
@@ -115,7 +179,7 @@ def test_restored_images_with_their_mean_and_deviation(run, tmp_path, task, opti
     np.testing.assert_allclose(mean, samples.mean(0), atol=1e-5)
     np.testing.assert_allclose(std, samples.std(0, ddof=1), atol=1e-5)
     names = {path.name for path in (tmp_path / "o").iterdir()}
-    assert names == {"restore.json", "x.npz", "x.png", *(f"x-{name}.png" for name in ("mean", "std", 0, 1, 2))}
+    assert names == {"restore.json", "images.json", "x.npz", "x.png", *(f"x-{name}.png" for name in ("mean", "std", 0, 1, 2))}
 
 
 def test_simulated_measurements_are_judged(run, tmp_path, capsys):

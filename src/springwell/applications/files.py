@@ -6,7 +6,11 @@ in the folder or data set, on which its samples depend.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +28,8 @@ from springwell.errors import InterruptionError, UserError
 from springwell.evaluation.sources import FEWEST, open_source
 from springwell.model import Model
 from springwell.progress import Reporter
+from springwell.training.checkpoint import write_atomically
+from springwell.training.run import read_json
 from springwell.writing import begin_folder
 
 
@@ -42,6 +48,30 @@ class Image:
     number: int
     pixels: Tensor | None = None
     problem: str = ""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what its samples depend on: its number and its pixels."""
+        return "" if self.pixels is None else sha256(f"{self.number} ".encode() + self.pixels.numpy().tobytes())
+
+
+def sha256(content: bytes) -> str:
+    """SHA-256, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """What to call the images of some files, so that no two write the same file, capital letters or not.
+
+    The files of an image are called NAME, NAME-0, NAME-1, ..., NAME-mean and NAME-std. Where those of two would collide, the
+    names of all get their number, NAME_NUMBER, which ends in no such way and differs from the others.
+    """
+    stems = [Path(name).with_suffix("").as_posix().replace("/", "-") for name in names]
+    there = Counter(stem.lower() for stem in stems)
+    owners = (re.sub(r"-(\d+|mean|std)$", "", stem) for stem in there)
+    if len(there) == len(stems) and all(owner == stem or owner not in there for owner, stem in zip(owners, there, strict=True)):
+        return stems
+    return [f"{stem}_{number}" for number, stem in enumerate(stems)]
 
 
 def read_image(path: Path, shape: tuple[int, ...], resize: bool = False) -> Tensor:
@@ -68,7 +98,12 @@ def read_image(path: Path, shape: tuple[int, ...], resize: bool = False) -> Tens
 
 
 def read_images(
-    source: str, shape: tuple[int, ...], resize: bool = False, limit: int | None = None, reporter: Reporter | None = None
+    source: str,
+    shape: tuple[int, ...],
+    resize: bool = False,
+    limit: int | None = None,
+    reporter: Reporter | None = None,
+    out: Path | None = None,
 ) -> list[Image]:
     """The images of a source; in a folder, those that cannot be used are named and not raised.
 
@@ -78,20 +113,23 @@ def read_images(
         resize: Whether to bring them to it.
         limit: Only so many of the first.
         reporter: Is told of long work.
+        out: Where results go; a folder below the source is no part of it.
     """
     path = Path(source).expanduser()
     if path.is_dir():
         try:
-            names = [name for name, _ in collect.listing(path)][:limit]
+            names = [name for name, _ in collect.listing(path)]
         except UnusableDataError as error:
             raise UserError(f"{source}: {error}") from None
+        if out is not None and path.resolve() in out.resolve().parents:
+            below = out.resolve().relative_to(path.resolve())
+            names = [name for name in names if below not in Path(name).parents]
+        names = names[:limit]
         if not names:
             raise UserError(f"{source}: holds no images (png, jpg, webp, gif, bmp, tif, ppm, jp2, avif)")
-        plain = [Path(name).with_suffix("").as_posix().replace("/", "-") for name in names]
-        alone = {name for name in plain if plain.count(name) == 1}
         return [
-            _read(path / name, stem if stem in alone else name.replace("/", "-"), number, shape, resize)
-            for number, (name, stem) in enumerate(zip(names, plain, strict=True))
+            _read(path / file, name, number, shape, resize)
+            for number, (file, name) in enumerate(zip(names, unique_names(names), strict=True))
         ]
     if path.exists() or "@" not in source:
         if not path.exists():
@@ -147,7 +185,7 @@ def half_mask(side: str, shape: tuple[int, ...]) -> Tensor:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of results.
+    """A folder of results. Beside its settings, images.json has the digests of the images that the results are of.
 
     Attributes:
         out: The folder.
@@ -167,7 +205,7 @@ class Folder:
         work: Callable[[list[Image], Callable[[int], None]], None],
         reporter: Reporter,
     ) -> None:
-        """Goes through the images that have no NAME.png yet.
+        """Goes through the images that have no NAME.png yet, or had other pixels or another number then.
 
         Args:
             images: The images.
@@ -176,10 +214,11 @@ class Folder:
             work: Writes the files of some images, of each NAME.png last, and tells of every level.
             reporter: Is told of progress and of images that cannot be used.
         """
-        begin_folder(self.out, f"{self.command}.json", self.record, self.command)
         usable = [image for image in images if image.pixels is not None]
         if not usable:
             raise UserError(images[0].problem if len(images) == 1 else f"no image can be used (first: {images[0].problem})")
+        begin_folder(self.out, f"{self.command}.json", self.record, self.command)
+        self._forget_changed(usable)
         left = [image for image in usable if not (self.out / f"{image.name}.png").exists()]
         if len(left) < len(usable):
             reporter.say(f"{self.out}: holds the results of {len(usable) - len(left)} images already")
@@ -193,3 +232,14 @@ class Folder:
         for image in images:
             if image.pixels is None:
                 reporter.warn(f"not done: {image.problem}")
+
+    def _forget_changed(self, images: Sequence[Image]) -> None:
+        """Removes the NAME.png of images that are not what they were, then notes what they are."""
+        path, digests = self.out / "images.json", {image.name: image.digest for image in images}
+        known = read_json(path) if path.exists() else {}
+        known = known if isinstance(known, dict) else {}
+        changed = [name for name, digest in digests.items() if known.get(name) != digest]
+        for name in changed:
+            (self.out / f"{name}.png").unlink(missing_ok=True)
+        if changed:
+            write_atomically(path, json.dumps(known | digests, indent=1) + "\n")

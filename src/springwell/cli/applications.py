@@ -210,7 +210,7 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: Context) -> di
     import torch
 
     from springwell import pictures
-    from springwell.applications.files import Folder, Image, box_mask, half_mask, read_images, read_mask
+    from springwell.applications.files import Folder, Image, box_mask, half_mask, read_images, read_mask, sha256
     from springwell.applications.inpaint import check_hidden, inpaint
     from springwell.data.images import scaled
 
@@ -229,13 +229,14 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: Context) -> di
     num, sweeps = command.num or 4, 4 if command.sweeps is None else command.sweeps
     out = command.out or Path("inpainted")
     assert command.image is not None
-    images = read_images(command.image, shape, command.resize, command.limit, context.reporter)
+    images = read_images(command.image, shape, command.resize, command.limit, context.reporter, out)
     writable(out.parent)
     record = {
         "run": command.run,
         "iteration": model.iteration,
         "image": command.image,
         "mask": str(given[0]),
+        "mask_sha256": sha256(hidden.numpy().tobytes()),
         "num": num,
         "seed": command.seed,
         "sweeps": sweeps,
@@ -350,9 +351,8 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
         raise UserError(
             f"--operator {command.operator}: makes {list(measurement.shape)} of an image; from here it must be an image"
         )
-    images = read_images(
-        command.image, shape if command.simulate else measurement.shape, command.resize, command.limit, context.reporter
-    )
+    needed = shape if command.simulate else measurement.shape
+    images = read_images(command.image, needed, command.resize, command.limit, context.reporter, out)
     writable(out.parent)
     record = {
         "run": command.run,
@@ -363,6 +363,7 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
         "factor": command.factor,
         "kernel": command.kernel,
         "operator": command.operator,
+        "file_sha256": _file_digest(command),
         "simulate": command.simulate,
         "num": num,
         "seed": command.seed,
@@ -462,6 +463,14 @@ def _operator(command: RestoreCommand, shape: tuple[int, ...]) -> Callable[[Any]
     raise UserError(
         f"--kernel {command.kernel}: cannot be used; write gaussian:WIDTH, box:SIZE, or an .npy file of numbers [h, w]"
     )
+
+
+def _file_digest(command: RestoreCommand) -> str | None:
+    """SHA-256 of the file that says what is measured, if one does."""
+    from springwell.applications.files import sha256
+
+    name = {"deblur": command.kernel, "custom": (command.operator or "").rpartition(":")[0]}.get(command.task, "")
+    return sha256(Path(name).read_bytes()) if Path(name).is_file() else None
 
 
 def _told(command: InpaintCommand | RestoreCommand, out: Path, images: list[Any], num: int, what: str) -> dict[str, Any]:
