@@ -315,14 +315,14 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         return self._normaliser
 
     def log_z(self) -> LogZ:
-        """The partition function with its uncertainty: what `springwell likelihood` stored, else quadrature in the plane."""
+        """The partition function with its uncertainty: quadrature in the plane, else what `springwell likelihood` stored."""
+        if self._log_z is None and self.event_shape == (2,):
+            z = self.normaliser()
+            self._log_z = LogZ(z.log_z, z.log_z - z.error, z.log_z + z.error, z.error)
         if self._log_z is None and self.source is not None:
             folder = self.source.parent.parent if self.source.parent.name == "checkpoints" else self.source.parent
             if (folder / LIKELIHOOD).exists():
                 self.use_likelihood(folder / LIKELIHOOD)
-        if self._log_z is None and self.event_shape == (2,):
-            z = self.normaliser()
-            self._log_z = LogZ(z.log_z, z.log_z - z.error, z.log_z + z.error, z.error)
         if self._log_z is None:
             shape = f"log-density of shape {list(self.event_shape)}"
             raise UserError(f"{shape}: log Z is not known; run `springwell likelihood`, or use model.f")

@@ -1,6 +1,7 @@
 """Divergence: what is called so, and a run that rolls back instead of being lost."""
 
 import math
+import signal
 
 import pytest
 import torch
@@ -140,6 +141,25 @@ def test_rollbacks_are_bounded_and_then_there_is_advice(tmp_path, poisoned):
     assert factors == [0.5, 0.25, 0.125]
     with pytest.raises(DivergenceError, match="rolled back 3 times already"):
         train(tiny(), tmp_path / "run", "cpu", Silent())
+
+
+def test_an_interruption_does_not_save_a_diverged_state(tmp_path, monkeypatch):
+    real, told = trainer.update_ema, []
+
+    def update(average, current, decay, iteration):
+        real(average, current, decay, iteration)
+        if iteration == 12:
+            next(current.parameters()).data.fill_(math.nan)
+            signal.raise_signal(signal.SIGINT)
+
+    class Listens(Silent):
+        def warn(self, line):
+            told.append(line)
+
+    monkeypatch.setattr(trainer, "update_ema", update)
+    assert train(tiny(), tmp_path / "run", "cpu", Listens()).status == "interrupted"
+    assert any("this state is not saved, the last checkpoint is kept" in line for line in told)
+    assert [p.stem for p in (tmp_path / "run" / "checkpoints").glob("*.json")] == ["checkpoint-00000010"]
 
 
 def test_without_a_checkpoint_a_rollback_begins_anew(tmp_path, poisoned):

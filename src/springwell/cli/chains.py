@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from springwell.cli.common import Common, Context, writable, write_errors
-from springwell.errors import UserError
+from springwell.errors import InterruptionError, UserError
 
 if TYPE_CHECKING:
     from springwell.model import Model
@@ -57,7 +57,8 @@ class DiagnoseCommand:
     seed: int = 0
     """Of the chains."""
     out: Path | None = None
-    """Where to write diagnosis.json, diagnosis.png and step sizes. Default: the run directory, ./NAME-chains for others."""
+    """Where to write diagnosis.json, diagnosis.png and step sizes. Default: chains in the run directory, ./NAME-chains for
+    other models; step sizes go to the run directory itself."""
     chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
     common: Common = dataclasses.field(default_factory=Common)
 
@@ -106,7 +107,7 @@ def _steps(command: DiagnoseCommand | LongrunCommand, free: bool, model: Model, 
     pilot = Pilot(
         chain.pilot_chains, chain.pilot_steps, chain.band, chain.pilot_levels, command.seed, chain.dual_averaging, free
     )
-    folder = Path(command.run) if Path(command.run).is_dir() else out
+    folder = Path(command.run) if command.out is None and Path(command.run).is_dir() else out
     with write_errors(folder):
         return kept_steps(model, Method(chain.kernel, chain.num_leapfrog), pilot, folder, context.reporter)
 
@@ -134,7 +135,9 @@ def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, An
             raise UserError(f"--{option} {value}: must be at least {least}")
     model = load(command.run, context.device(), context.reporter.warn)
     last = model.schedule.num_levels - 1
-    levels = list(command.levels) if command.levels is not None else [*spread_levels(last + 1, 12), FREE]
+    if command.levels is not None and (not command.levels or min(command.levels) < 0):
+        raise UserError(f"--levels {' '.join(map(str, command.levels))}: needs some of 0 ... {last}")
+    levels = sorted(set(command.levels)) if command.levels is not None else [*spread_levels(last + 1, 12), FREE]
     if not command.spring:
         levels = [FREE]
     if bad := [t for t in levels if t != FREE and not 0 <= t <= last]:
@@ -180,7 +183,7 @@ def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]
     for option, value, least in (
         ("num", command.num, 1),
         ("marginal-steps", command.marginal_steps, 0),
-        ("batch", command.batch or 1, 1),
+        ("batch", 1 if command.batch is None else command.batch, 1),
     ):
         if value < least:
             raise UserError(f"--{option} {value}: must be at least {least}")
@@ -196,7 +199,10 @@ def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]
     steps = _steps(command, command.marginal_steps > 0, model, out, context)
     plan = Plan(tuple(sorted(set(command.steps))), command.num, command.marginal_steps, command.seed, command.batch)
     with write_errors(out):
-        result, samples = long_run(model, plan, steps, out, context.reporter, network)
+        try:
+            result, samples = long_run(model, plan, steps, out, context.reporter, network)
+        except KeyboardInterrupt:
+            raise InterruptionError(f"interrupted; {out} keeps what there is: run the same command to go on") from None
         plots.longrun(out / "longrun.png", result)
         named = {_title(name): x for name, x in samples.items()}
         (plots.long_samples if len(model.event_shape) == 3 else plots.long_points)(out / "samples.png", named)

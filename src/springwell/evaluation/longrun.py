@@ -262,8 +262,10 @@ class _State:
     """
 
     def __init__(self, out: Path, model: Model, plan: Plan, steps: Steps, *which: int):
-        known = [model.source and file_sha256(model.source), plan.num, plan.seed, steps.method, steps.marginal, which]
-        digest = hashlib.sha256(repr([*known, steps.step_size.tolist()]).encode()).hexdigest()[:16]
+        known = [model.source and file_sha256(model.source), plan.num, plan.seed, steps.method, which]
+        # A run with springs knows one number, one without the mark as well, and only that depends on the last step size.
+        sizes = [*steps.step_size.tolist(), *[steps.marginal] * (len(which) > 1)]
+        digest = hashlib.sha256(repr([known, sizes]).encode()).hexdigest()[:16]
         self.folder, self.device, self.saved = out / ".state" / digest, model.device, time.monotonic()
 
     def begin(self, x: Tensor, accepted: Tensor) -> tuple[Tensor, Tensor, int]:

@@ -256,7 +256,11 @@ def _train(
             if measure and c.fid_every and iteration % c.fid_every == 0:
                 measured()
         if iteration < last:
-            save()
+            try:
+                guard.check(_means(statistics), statistics[:, 0].tolist(), iteration, False)
+                save()
+            except DivergenceError as error:
+                reporter.warn(f"{error}; this state is not saved, the last checkpoint is kept")
     if iteration >= c.iterations and main:
         run.save_model(average.eval(), step_size, shift, scale)
     accelerator.wait_for_everyone()
