@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from springwell.applications.files import unique_names
+from springwell.applications.operators import load_function
 from springwell.cli import COMMANDS, Context, parse
 from springwell.errors import UserError
 from springwell.model import Model
@@ -110,7 +112,13 @@ def test_no_two_images_write_the_same_file(run, tmp_path):
 
 def test_names_are_kept_where_nothing_collides():
     assert unique_names(["a.png", "b-1.png", "c/d.jpg"]) == ["a", "b-1", "c-d"]
-    for names in (["a.png", "a.jpg"], ["a.png", "A.jpg"], ["a.png", "a-7.png"], ["a.png", "a-mean.png"], ["a/b.png", "a-b.png"]):
+    for names in (
+        ["a.png", "a.jpg"],
+        ["a.png", "A.jpg"],
+        ["a.png", "a-7.png"],
+        ["a.png", "a-mean.png"],
+        ["a/b.png", "a-b.png"],
+    ):
         assert [name.rpartition("_")[2] for name in unique_names(names)] == ["0", "1"]
 
 
@@ -214,6 +222,13 @@ def test_bad_input_is_one_line(run, tmp_path):
     Image.fromarray(np.zeros((4, 4), np.uint8)).save("small.png")
     (tmp_path / "broken.png").write_bytes(b"\x89PNG")
     (tmp_path / "own.py").write_text("raise ValueError('no')\n")
+    np.savez("archive.npz", np.eye(3))
+    (tmp_path / "archive.npz").rename("archive.npy")
+    (tmp_path / "pk.npy").write_bytes(b"PK\x03\x04 and more")
+    np.save("sum.npy", np.ones((3, 3)))
+    np.save("nan.npy", np.full((3, 3), np.nan))
+    deblur = ["restore", "model", "x.png", "--task", "deblur", "--kernel"]
+    huge = 10**22
     for arguments, words in (
         (["interpolate", "model", "--seeds", 1], "every path has two ends"),
         (["interpolate", "model", "--seeds", 1, 2**64], f"seed {2**64}: out of range"),
@@ -246,6 +261,17 @@ def test_bad_input_is_one_line(run, tmp_path):
         (["restore", "model", "x.png", "--task", "superres"], "is 8 x 8 pixels; 4 x 4 are needed"),
         (["restore", "model", "x.png", "--task", "deblur", "--kernel", "box:2"], "both sides must be odd"),
         (["restore", "model", "x.png", "--task", "deblur", "--kernel", "sharp"], "write gaussian:WIDTH"),
+        ([*deblur, "archive.npy"], "--kernel archive.npy: cannot be used"),
+        ([*deblur, "pk.npy"], "--kernel pk.npy: cannot be used"),
+        ([*deblur, "nan.npy"], "--kernel nan.npy: cannot be used"),
+        ([*deblur, "sum.npy"], "--kernel sum.npy: sums to 9, not to 1; save k / k.sum()"),
+        (["interpolate", "model", "--seeds", 1, 2, 3, 3], "seeds 3, 3: two are the same"),
+        (["interpolate", "model", "--seeds", -1, 2**64 - 1], "two are the same (modulo 2^64)"),
+        (["interpolate", "model", "--num", huge, "--out", "x.npy"], f"--num {huge}: too many"),
+        (["inpaint", "model", "x.png", "--half", "left", "--num", huge], f"--num {huge}: a picture holds at most"),
+        (["inpaint", "checkerboard", "--given", "0=0", "--num", 10**10], f"--num {10**10}: too many"),
+        (["inpaint", "checkerboard", "--given", "0=0", "--half", "left"], "leave out --mask"),
+        (["restore", "model", "x.png", "--num", 10**10], f"--num {10**10}: a picture holds at most"),
         (["restore", "model", "x.png", "--task", "custom"], "--operator: belongs to --task custom"),
         (["restore", "model", "x.png", "--task", "custom", "--operator", "none.py:f"], "no such file"),
         (["restore", "model", "x.png", "--task", "custom", "--operator", "own.py:f"], "the file fails (ValueError: no)"),
@@ -255,6 +281,51 @@ def test_bad_input_is_one_line(run, tmp_path):
             run(*arguments)
         assert words in str(caught.value), arguments
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            "def f(x):\n    return torch.cat([x, x], 1)",
+            "makes [2, 8, 8] of [1, 8, 8]; from here it must be an image of 1 channel",
+        ),
+        ("def f(x):\n    return x.expand(-1, 3, -1, -1)", "makes [3, 8, 8]"),
+        ("def f(x):\n    return x.view(1, 1, 8, 8)", "fails on a batch of 8 (RuntimeError: shape"),
+        ("def f(x):\n    return x[:1]", "a row for each sample"),
+        ("def f(x):\n    return 3", "makes int of [1, 1, 8, 8]"),
+        ("def f(x):\n    open('none')", "fails on a batch of 1 (FileNotFoundError: No such file"),
+        ("def f(x):\n    return x.detach()", "cannot be differentiated"),
+        ("raise ValueError('one\\ntwo')", "the file fails (ValueError: one)"),
+        ("import sys\nsys.exit(3)", "the file fails (SystemExit: 3)"),
+    ],
+)
+def test_operators_that_cannot_be_used_are_one_line(run, tmp_path, code, words):
+    picture(tmp_path / "x.png")
+    (tmp_path / "own.py").write_text(f"import torch\n{code}\n")
+    with pytest.raises(UserError) as caught:
+        run("restore", "model", "x.png", "--task", "custom", "--operator", "own.py:f", "--simulate", "--num", 1)
+    assert str(caught.value).startswith("--operator own.py:f: ")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "restored").exists()
+
+
+def test_the_file_of_an_operator_may_hold_dataclasses(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Scale:\n    by: float = 2.0\n\ndef f(x):\n    return Scale().by * x\n"
+    )
+    assert load_function(f"{tmp_path / 'own.py'}:f")(torch.ones(1)).tolist() == [2]
+
+
+def test_vectors_do_not_depend_on_how_many_are_drawn(run):
+    few, many = (
+        run("inpaint", "checkerboard", "--given", "0=0.5", "--num", num, "--sweeps", 0, "--out", f"{num}.npy")
+        for num in (3, 200)
+    )
+    assert (few["num"], many["num"]) == (3, 200)
+    assert np.array_equal(np.load("3.npy"), np.load("200.npy")[:3])
 
 
 def test_exit_codes_of_the_real_command_line(springwell, tmp_path):

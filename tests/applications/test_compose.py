@@ -81,3 +81,7 @@ def test_bad_compositions():
         Mixture([])
     with pytest.raises(UserError, match="beta -1"):
         tempered(energy, -1)
+    with pytest.raises(UserError, match="beta inf"):
+        tempered(energy, float("inf"))
+    with pytest.raises(UserError, match="product: has the weights nan; all must be finite"):
+        Product([energy], [float("nan")])

@@ -108,3 +108,23 @@ def test_masks_that_cannot_be_used():
     ):
         with pytest.raises(UserError, match=words):
             inpaint(model, x, mask)
+
+
+def test_arguments_that_cannot_be_used():
+    model, x, mask = small_model(), torch.zeros(1, 1, 8, 8), torch.zeros(1, 8, 8, dtype=torch.bool)
+    mask[..., :4] = True
+    nan = torch.full_like(x, torch.nan)
+    for y, options, words in (
+        (x[0], {}, r"x: has shape \[8, 8\]"),
+        (x[..., :4], {}, r"needs \[1, 8, 8\]"),
+        (x.to(torch.uint8), {}, "x: is torch.uint8; needs floating point"),
+        (nan, {}, "x: has values that are not finite"),
+        (x, {"sweeps": -1}, "sweeps -1"),
+        (x, {"batch": 0}, "batch 0"),
+        (x, {"seed": -(2**63) - 1}, "out of range"),
+        (x, {"numbers": [-1]}, "numbers"),
+    ):
+        with pytest.raises(UserError, match=words):
+            inpaint(model, y, mask, **options)
+    # What is hidden may be anything.
+    assert bool(inpaint(model, torch.where(mask, nan, x), mask).isfinite().all())

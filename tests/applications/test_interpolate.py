@@ -96,6 +96,11 @@ def test_bad_seeds_and_numbers():
         ([1], 8, "give two for a path"),
         ([1, 2**64], 8, f"seed {2**64}: out of range"),
         ([1, 2], 1, "at least its 2 ends"),
+        ([1, 1], 8, "two are the same"),
+        ([0, -1, 1, 2**64 - 1], 8, "two are the same"),
     ):
         with pytest.raises(UserError, match=words):
             interpolate(model, seeds, num)
+    for options, words in (({"tests": "none"}, "tests 'none': unknown"), ({"batch": -3}, "batch -3: must be at least 1")):
+        with pytest.raises(UserError, match=words):
+            interpolate(model, [1, 2], **options)

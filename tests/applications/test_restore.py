@@ -148,7 +148,26 @@ def test_samples_of_a_model_and_their_summary():
         restore(model, torch.zeros(1, 1, 8, 8), average_pool(2), 0.1)
     with pytest.raises(UserError, match="noise 0"):
         restore(model, observation, average_pool(2), 0.0)
-    with pytest.raises(UserError, match="operator: fails on a batch of one"):
+    with pytest.raises(UserError, match="operator: fails on a batch of 1"):
         restore(model, observation, lambda x: x.view(3, 7), 0.1)
     with pytest.raises(UserError, match="operator: cannot be differentiated"):
         restore(model, observation, lambda x: average_pool(2)(x).detach(), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"observation": torch.zeros(1, 1, 8, 8, dtype=torch.uint8)}, "observation: is torch.uint8; needs floating point"),
+        ({"observation": torch.full((1, 1, 8, 8), torch.nan)}, "observation: has values that are not finite"),
+        ({"noise": torch.inf}, "noise inf of the measurement"),
+        ({"sweeps": -1}, "sweeps -1"),
+        ({"batch": 0}, "batch 0: must be at least 1"),
+        ({"num": 0}, "0 samples"),
+        ({"seed": 2**64}, "out of range"),
+        ({"numbers": [1, 2]}, "2 for 1 observations"),
+    ],
+)
+def test_arguments_that_cannot_be_used(changed, words):
+    arguments = {"observation": torch.zeros(1, 1, 8, 8), "operator": lambda x: x, "noise": 0.1}
+    with pytest.raises(UserError, match=words):
+        restore(small_model(), **{**arguments, **changed})

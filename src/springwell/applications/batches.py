@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,39 @@ from springwell.generate import Sample
 from springwell.model import Model
 from springwell.samplers.checks import warn_if_collapsed
 
+_STREAMS = 2**44
+
+
+def check_seed(seed: int) -> None:
+    """Refuses a seed that is no integer of 64 bits."""
+    if not -(2**63) <= seed < 2**64:
+        raise UserError(f"seed {seed}: out of range; use an integer of 64 bits")
+
+
+def check_values(name: str, x: Tensor, shape: tuple[int, ...], why: str = "") -> None:
+    """Refuses rows of another shape than ``shape``, integers, and values that are not finite."""
+    if tuple(x.shape[1:]) != shape or x.ndim == 0:
+        raise UserError(f"{name}: has shape {list(x.shape[1:])} after the first dimension; needs {list(shape)}{why}")
+    if not x.is_floating_point():
+        raise UserError(f"{name}: is {x.dtype}; needs floating point in the data's units (of bytes, x / 127.5 - 1)")
+    if not bool(torch.isfinite(x).all()):
+        raise UserError(f"{name}: has values that are not finite; mend or hide them")
+
+
+def numbered(numbers: Sequence[int] | None, num: int, device: torch.device) -> Tensor:
+    """The numbers ``[num]`` of observations: 0, 1, ... if not given."""
+    numbers = range(num) if numbers is None else numbers
+    if len(numbers) != num or any(not 0 <= number < _STREAMS for number in numbers):
+        raise UserError(f"numbers: {len(numbers)} for {num} observations; give one each, from 0 to 2^44")
+    return torch.tensor(numbers, device=device)
+
+
+def checked_batch(model: Model, batch: int | None) -> int:
+    """How many chains run side by side: ``batch``, or as many as fit."""
+    if batch is not None and batch < 1:
+        raise UserError(f"batch {batch}: must be at least 1")
+    return model.automatic_batch() if batch is None else batch
+
 
 def repeated(x: Tensor, num: int) -> Tensor:
     """x ``[N, ...]`` again and again, ``[num, ...]``: what belongs to candidates ``[J, N]`` in one row."""
@@ -19,7 +52,12 @@ def repeated(x: Tensor, num: int) -> Tensor:
 
 
 def finish(
-    model: Model, levels: Iterator[Sample], num: int, num_steps: int, watch: Callable[[int], None] | None = None
+    model: Model,
+    levels: Iterator[Sample],
+    num: int,
+    num_steps: int,
+    watch: Callable[[int], None] | None = None,
+    end: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Goes down all levels and returns samples in the data's units, finished as the model finishes its own.
 
@@ -29,17 +67,18 @@ def finish(
         num: How many samples to tell ``watch`` of.
         num_steps: MCMC steps of a level, with its sweeps.
         watch: Is told of every level, for how many samples it is done.
+        end: What to return of x_0 in the model's coordinates, if not the finished samples.
     """
     u, accepted = torch.empty(0), torch.ones(model.schedule.num_levels + 1, device=model.device)
-    for t, u, acceptance in levels:
-        accepted[t] = acceptance.mean()
+    for sample in levels:
+        u, accepted[sample.t] = sample.x, sample.acceptance.mean()
         if watch is not None:
             watch(num)
     if not bool(torch.isfinite(u).all()):
         raise DivergenceError("sampling diverged (values are not finite); use fewer or smaller steps")
     if num_steps and model.config.sampler.kernel != "langevin":
         warn_if_collapsed(accepted[:-1], num_steps, torch.arange(model.schedule.num_levels, device=model.device))
-    return model.finished(u)
+    return model.finished(u) if end is None else end(u)
 
 
 def in_batches(
@@ -50,6 +89,7 @@ def in_batches(
     num_steps: int,
     batch: int | None = None,
     watch: Callable[[int], None] | None = None,
+    end: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Samples ``[B, num, ...]`` in the data's units, finished as the model finishes its samples.
 
@@ -61,13 +101,14 @@ def in_batches(
         num_steps: MCMC steps of a level, with its sweeps.
         batch: Chains that run side by side; None for as many as fit.
         watch: Is told of every level, for how many samples it is done.
+        end: What to return of x_0 in the model's coordinates, if not the finished samples.
     """
     if num < 1 or num_observations < 1:
         raise UserError(f"{num} samples for each of {num_observations}: both must be at least 1")
     total, parts = num_observations * num, []
-    batch = model.automatic_batch() if batch is None else batch
+    batch = checked_batch(model, batch)
     for part in torch.arange(total, device=model.device).split(batch):
         # The last sample is computed again and again to fill up a small batch, whose rounding would be another.
         rows = torch.cat([part, part[-1:].expand(model.num_rows(len(part), batch) - len(part))])
-        parts.append(finish(model, run(rows // num, rows % num), len(part), num_steps, watch)[: len(part)])
-    return torch.cat(parts).view(num_observations, num, *model.event_shape)
+        parts.append(finish(model, run(rows // num, rows % num), len(part), num_steps, watch, end)[: len(part)])
+    return torch.cat(parts).unflatten(0, (num_observations, num))

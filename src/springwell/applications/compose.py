@@ -17,6 +17,7 @@ has the same shares; tempering needs them as products do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -74,8 +75,8 @@ class Mixture:
 
 def tempered(energy: EnergyFunction, beta: float) -> Product:
     """f(y, t) = beta f_1(y, t), beta > 0: the density to the power beta."""
-    if not beta > 0:
-        raise UserError(f"beta {beta:g}: must be positive")
+    if not 0 < beta < math.inf:
+        raise UserError(f"beta {beta:g}: must be positive and finite")
     return Product([energy], [beta])
 
 
@@ -87,4 +88,6 @@ def _checked(
         raise UserError(
             f"{name}: has {len(energies)} energies and {len(weights)} weights; give at least one, and a weight each"
         )
+    if not all(map(math.isfinite, weights)):
+        raise UserError(f"{name}: has the weights {', '.join(map(str, weights))}; all must be finite")
     return list(energies), weights

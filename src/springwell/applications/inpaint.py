@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from springwell.applications.batches import in_batches, repeated
+from springwell.applications.batches import check_seed, check_values, in_batches, numbered, repeated
 from springwell.conditional import normal_approximation
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import UserError
@@ -113,7 +113,6 @@ def inpaint_levels(
         yield Sample(level, x_next, acceptance)
 
 
-@torch.inference_mode(False)
 def inpaint(
     model: Model,
     x: Tensor,
@@ -140,17 +139,41 @@ def inpaint(
         numbers: The numbers of the x_i, if not 0, 1, ...
         watch: Is told of every level, for how many samples it is done.
     """
+    return inpaint_noisy(model, x, hidden, num, seed, sweeps, num_steps, batch, numbers, watch)[1]
+
+
+@torch.inference_mode(False)
+def inpaint_noisy(
+    model: Model,
+    x: Tensor,
+    hidden: Tensor,
+    num: int = 1,
+    seed: int = 0,
+    sweeps: int = 0,
+    num_steps: int | None = None,
+    batch: int | None = None,
+    numbers: Sequence[int] | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """x_0 in the model's coordinates, with its initial noise, and what :func:`inpaint` makes of it; arguments as there."""
     check_hidden(hidden, model.event_shape)
+    check_values("x", torch.where(hidden.to(x.device), 0, x) if x.shape[1:] == hidden.shape else x, model.event_shape)
+    check_seed(seed)
+    if sweeps < 0:
+        raise UserError(f"sweeps {sweeps}: must be at least 0")
     chains, hidden = model.chains(num_steps), hidden.to(model.device)
     u = (x.to(model.shift) - model.shift) / model.scale
-    number = torch.tensor(range(len(x)) if numbers is None else numbers, device=model.device)
+    number = numbered(numbers, len(x), model.device)
 
     def run(i: Tensor, j: Tensor) -> Iterator[Sample]:
         noise = model.noise(seed, j, STREAM + number[i])
         return inpaint_levels(model.energy, model.schedule, chains, u[i], hidden, noise, sweeps)
 
-    drawn = in_batches(model, run, len(x), num, chains.num_steps * (sweeps + 1), batch, watch)
-    return torch.where(hidden, drawn, x.to(drawn)[:, None])
+    def both(x_0: Tensor) -> Tensor:
+        return torch.stack([x_0, model.finished(x_0)], 1)
+
+    x_0, drawn = in_batches(model, run, len(x), num, chains.num_steps * (sweeps + 1), batch, watch, both).unbind(2)
+    return x_0, torch.where(hidden, drawn, x.to(drawn)[:, None])
 
 
 def check_hidden(hidden: Tensor, event_shape: tuple[int, ...]) -> None:

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from springwell.applications.batches import finish
+from springwell.applications.batches import check_seed, checked_batch, finish
 from springwell.conditional import LogDensity, value_and_grad
 from springwell.errors import UserError
 from springwell.generate import progressive
@@ -128,16 +128,14 @@ def interpolate(
         batch: Chains that run side by side; None for as many as fit.
         watch: Is told of every level, for how many samples it is done.
     """
-    if len(seeds) not in (2, 4):
-        raise UserError(f"seeds {', '.join(map(str, seeds))}: give two for a path or four for a surface")
-    for seed in seeds:
-        if not -(2**63) <= seed < 2**64:
-            raise UserError(f"seed {seed}: out of range; use an integer of 64 bits")
+    check_seeds(seeds)
+    if tests not in ("blended", "own"):
+        raise UserError(f"tests '{tests}': unknown; use 'blended' or 'own'")
     if num < 2:
         raise UserError(f"num {num}: a path has at least its 2 ends")
     corners, chains = len(seeds), model.chains(num_steps)
     weights = corner_weights(corners, num).to(model.device)
-    batch = max(model.automatic_batch() if batch is None else batch, corners + 1)
+    batch = max(checked_batch(model, batch), corners + 1)
     parts = []
     for part in weights.split(batch - corners if tests == "blended" else batch):
         before = torch.eye(corners, dtype=weights.dtype, device=model.device) if tests == "blended" else weights[:0]
@@ -147,6 +145,18 @@ def interpolate(
         levels = progressive(model.energy, model.schedule, steps, model.event_shape, _noise(model, seeds, rows))
         parts.append(finish(model, levels, len(part), chains.num_steps, watch)[len(before) : len(before) + len(part)])
     return torch.cat(parts).view(*[num] * (corners // 2), *model.event_shape)
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuses seeds that are not the two ends of a path, or the four corners of a surface."""
+    listed = ", ".join(map(str, seeds))
+    if len(seeds) not in (2, 4):
+        raise UserError(f"seeds {listed}: give two for a path or four for a surface")
+    for seed in seeds:
+        check_seed(seed)
+    if len({seed % 2**64 for seed in seeds}) < len(seeds):
+        # The sum of w_i eps has variance 1 only if the eps are independent.
+        raise UserError(f"seeds {listed}: two are the same (modulo 2^64), and there is nothing between; give different ones")
 
 
 def _noise(model: Model, seeds: Sequence[int], weights: Tensor) -> MixedNoise:

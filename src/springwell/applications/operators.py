@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from springwell.data.formats import first_line
 from springwell.errors import UserError
 
 
@@ -65,22 +68,48 @@ def median_filter(x: Tensor) -> Tensor:
 
 
 def enlarged(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Images ``[N, C, H, W]`` at the size of ``shape`` (C, H, W), each pixel a block."""
-    return x if x.shape[1:] == shape else F.interpolate(x, size=shape[1:], mode="nearest")
+    """Images ``[N, 1 or C, H, W]`` at the size of ``shape`` (C, H, W), each pixel a block."""
+    x = x if x.shape[2:] == shape[1:] else F.interpolate(x, size=shape[1:], mode="nearest")
+    return x.expand(-1, shape[0], -1, -1)
+
+
+def checked(operator: Callable[[Tensor], Tensor], name: str = "operator") -> Callable[[Tensor], Tensor]:
+    """The operator, whose failures name it and the batch in one line."""
+
+    def measured(x: Tensor) -> Tensor:
+        with _named(f"{name}: fails on a batch of {len(x)}"):
+            y = operator(x)
+        if not isinstance(y, Tensor) or not y.is_floating_point() or y.ndim == 0 or len(y) != len(x):
+            what = f"{y.dtype} of shape {list(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+            raise UserError(f"{name}: makes {what} of {list(x.shape)}; needs a tensor of floats with a row for each sample")
+        return y
+
+    return measured
 
 
 def load_function(text: str) -> Callable[[Tensor], Tensor]:
-    """The function that FILE.py:FUNCTION names; the file is executed."""
+    """The function that FILE.py:FUNCTION names, checked; the file is executed."""
     path, _, name = text.rpartition(":")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path) if path.endswith(".py") else None
-    if spec is None or spec.loader is None or not Path(path).exists():
+    module_name = "_springwell_operator"
+    spec = importlib.util.spec_from_file_location(module_name, path) if path.endswith(".py") else None
+    if spec is None or spec.loader is None or not Path(path).is_file():
         raise UserError(f"--operator {text}: no such file; write FILE.py:FUNCTION")
-    module = importlib.util.module_from_spec(spec)
-    try:
+    # Dataclasses look up their own module by its name.
+    module = sys.modules[module_name] = importlib.util.module_from_spec(spec)
+    with _named(f"--operator {text}: the file fails"):
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"--operator {text}: the file fails ({type(error).__name__}: {error})") from None
     function = getattr(module, name, None)
     if not callable(function):
         raise UserError(f"--operator {text}: {path} has no function '{name}'")
-    return function
+    return checked(function, f"--operator {text}")
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Turns whatever foreign code raises into one line; even an exit."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what} ({type(error).__name__}: {first_line(error)})") from None

@@ -32,7 +32,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.applications.batches import in_batches, repeated
+from springwell.applications.batches import check_seed, check_values, in_batches, numbered, repeated
+from springwell.applications.operators import checked
 from springwell.data.formats import first_line
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import UserError
@@ -60,24 +61,24 @@ class Measurement:
         noise: sigma_n > 0.
         event_shape: Shape of one sample.
         device: Where to compute.
+        name: What the operator is called.
     """
 
     operator: Operator
     noise: float
     event_shape: tuple[int, ...]
     device: torch.device | str = "cpu"
+    name: str = "operator"
 
     def __post_init__(self) -> None:
-        if not self.noise > 0:
-            raise UserError(f"noise {self.noise:g} of the measurement: must be positive; a small value for a precise one")
+        if not 0 < self.noise < math.inf:
+            what = "must be positive and finite; a small value for a precise one"
+            raise UserError(f"noise {self.noise:g} of the measurement: {what}")
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """Shape of an observation."""
-        try:
-            return tuple(self.operator(torch.zeros(1, *self.event_shape, device=self.device)).shape[1:])
-        except Exception as error:
-            raise UserError(f"operator: fails on a batch of one ({first_line(error)})") from None
+        return tuple(self.operator(torch.zeros(1, *self.event_shape, device=self.device)).shape[1:])
 
     @cached_property
     def curvature(self) -> float:
@@ -85,9 +86,9 @@ class Measurement:
         try:
             largest = self._largest_eigenvalue()
         except RuntimeError as error:
-            raise UserError(f"operator: cannot be differentiated ({first_line(error)})") from None
+            raise UserError(f"{self.name}: cannot be differentiated ({first_line(error)})") from None
         if not math.isfinite(largest):
-            raise UserError("operator: its derivative is not finite at 0 or at normal draws; make it differentiable everywhere")
+            raise UserError(f"{self.name}: its derivative is not finite at 0 or at normal draws; make it so")
         return largest
 
     def _largest_eigenvalue(self) -> float:
@@ -202,13 +203,16 @@ def restore(
         numbers: The numbers of the observations, if not 0, 1, ...
         watch: Is told of every level, for how many samples it is done.
     """
+    operator = checked(operator)
     measurement = Measurement(lambda u: operator(model.shift + model.scale * u), noise, model.event_shape, model.device)
+    why = f": this operator makes {list(measurement.shape)} of {list(model.event_shape)}"
+    check_values("observation", observation, measurement.shape, why)
+    check_seed(seed)
+    if sweeps < 0:
+        raise UserError(f"sweeps {sweeps}: must be at least 0")
     observation = observation.to(model.shift)
-    if tuple(observation.shape[1:]) != measurement.shape:
-        needs = f"this operator makes {list(measurement.shape)} of {list(model.event_shape)}"
-        raise UserError(f"observation: has shape {list(observation.shape[1:])}; {needs}")
     plain = model.chains(num_steps)
-    number = torch.tensor(range(len(observation)) if numbers is None else numbers, device=model.device)
+    number = numbered(numbers, len(observation), model.device)
 
     def run(i: Tensor, j: Tensor) -> Iterator[Sample]:
         posterior = Posterior(model.energy, model.schedule, measurement, observation[i])

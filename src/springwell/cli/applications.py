@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ import tyro
 
 from springwell.cli.common import Common, Context, writable, write_errors
 from springwell.errors import UserError
+
+_MOST_VALUES = 2**27
+_KERNEL_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class RestoreCommand:
     factor: int = 2
     """Side of the blocks of superres."""
     kernel: str = "gaussian:1.0"
-    """Of deblur: gaussian:WIDTH in pixels, box:SIZE, or an .npy file of numbers [h, w], both odd."""
+    """Of deblur: gaussian:WIDTH in pixels, box:SIZE, or an .npy file of numbers [h, w], both odd, that sum to 1."""
     operator: str | None = None
     """Of custom: FILE.py:FUNCTION, a differentiable function of images [N, C, H, W] in [-1, 1]. The file is executed."""
     simulate: bool = False
@@ -119,18 +123,20 @@ def interpolate_command(command: InterpolateCommand, context: Context) -> dict[s
     import torch
 
     from springwell import pictures
-    from springwell.applications.interpolate import interpolate
+    from springwell.applications.interpolate import check_seeds, interpolate
     from springwell.plots import paths_figure, save_figure
     from springwell.training.run import load
     from springwell.writing import MAX_GRID, save_samples
 
     seeds, num = command.seeds, command.num
     listed = " ".join(map(str, seeds))
-    _check_seeds(*seeds)
     if command.manifold and len(seeds) != 4:
         raise UserError(f"--seeds {listed}: a surface has 4 corners")
     if len(seeds) < 2 or len(seeds) % 2:
         raise UserError(f"--seeds {listed}: every path has two ends; give 2, 4, 6, ... seeds")
+    groups = [list(seeds)] if command.manifold else [list(seeds[i : i + 2]) for i in range(0, len(seeds), 2)]
+    for group in groups:
+        check_seeds(group)
     _at_least(("num", num, 2), ("batch", command.batch, 1), ("steps", command.steps, 0))
     if command.out is not None and command.out.suffix not in (".png", ".gif", ".npy", ".npz"):
         raise UserError(f"--out {command.out}: unknown kind '{command.out.suffix}'; use .png, .gif, .npy or .npz")
@@ -142,10 +148,10 @@ def interpolate_command(command: InterpolateCommand, context: Context) -> dict[s
     outs = [command.out] if command.out else [Path(f"{stem}{kind}") for kind in kinds]
     if outs[0].suffix == ".png" and num * (num if command.manifold else len(seeds) // 2) > MAX_GRID:
         raise UserError(f"--num {num}: a picture holds at most {MAX_GRID} samples; use fewer, or --out with .npy or .npz")
+    samples = sum(num ** (len(group) // 2) for group in groups)
+    _check_size(num, samples, math.prod(model.event_shape))
     writable(outs[0].parent)
-    groups = [list(seeds)] if command.manifold else [list(seeds[i : i + 2]) for i in range(0, len(seeds), 2)]
-    total = sum(num ** (len(group) // 2) for group in groups) * (model.schedule.num_levels + 1)
-    with context.reporter.bar("sampling (levels x samples)", total) as bar:
+    with context.reporter.bar("sampling (levels x samples)", samples * (model.schedule.num_levels + 1)) as bar:
         paths = [interpolate(model, g, num, command.tests, command.steps, command.batch, bar.advance).cpu() for g in groups]
     # A row per path, or the rows of the surface.
     rows = paths[0] if command.manifold else torch.stack(paths)
@@ -192,12 +198,15 @@ def _border(rows: Any) -> list[Any]:
 
 
 def inpaint_command(command: InpaintCommand, context: Context) -> dict[str, Any]:
+    from springwell.applications.batches import check_seed
     from springwell.training.run import load
 
     _at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
-    _check_seeds(command.seed)
+    check_seed(command.seed)
     if (command.image is None) == (command.given is None):
         raise UserError("inpaint: give an image, or --given for vectors")
+    if command.given is not None and (command.mask, command.box, command.half) != (None, None, None):
+        raise UserError(f"--given {command.given}: says what is hidden by itself; leave out --mask, --box and --half")
     model = load(command.run, context.device(), context.reporter.warn)
     if (len(model.event_shape) == 3) != (command.given is None):
         kind = "images: give one" if command.given is not None else "vectors: use --given, such as --given 0=0.5"
@@ -227,6 +236,7 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: Context) -> di
         hidden = half_mask(command.half, shape)
     check_hidden(hidden, shape)
     num, sweeps = command.num or 4, 4 if command.sweeps is None else command.sweeps
+    _check_row(num, shape)
     out = command.out or Path("inpainted")
     assert command.image is not None
     images = read_images(command.image, shape, command.resize, command.limit, context.reporter, out)
@@ -265,8 +275,8 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: Context) -> di
 def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> dict[str, Any]:
     import torch
 
-    from springwell.applications.conditionals import conditional_density, kolmogorov, pit
-    from springwell.applications.inpaint import STREAM, check_hidden, inpaint_levels
+    from springwell.applications.conditionals import NUM_CELLS, conditional_density, kolmogorov, pit
+    from springwell.applications.inpaint import check_hidden, inpaint_noisy
     from springwell.data.toy import TOY_DATA, log_density, toy_data
     from springwell.plots import conditional_figure, save_figure
     from springwell.writing import save_samples
@@ -288,15 +298,13 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
         hidden[i], x[i] = False, number
     check_hidden(hidden, model.event_shape)
     num, sweeps = command.num or 1000, 25 if command.sweeps is None else command.sweeps
+    # The exact conditional is a table, a row for each sample.
+    _check_size(num, num, max(size, NUM_CELLS))
     writable(out.parent)
-    u = ((x.to(model.shift) - model.shift) / model.scale).expand(num, size)
-    index, hidden = torch.arange(num), hidden.to(model.device)
-    chains, noise = model.chains(5 if command.steps is None else command.steps), model.noise(command.seed, index, STREAM)
-    with context.reporter.bar("sampling (levels)", model.schedule.num_levels + 1) as bar:
-        for level in inpaint_levels(model.energy, model.schedule, chains, u, hidden, noise, sweeps):
-            x_0 = level.x
-            bar.advance()
-    samples = torch.where(hidden, model.finished(x_0), x.to(model.shift)).cpu()
+    steps = 5 if command.steps is None else command.steps
+    with context.reporter.bar("sampling (levels x samples)", num * (model.schedule.num_levels + 1)) as bar:
+        drawn = inpaint_noisy(model, x[None], hidden, num, command.seed, sweeps, steps, watch=bar.advance)
+    x_0, samples = drawn[0][0], drawn[1][0].cpu()
     result: dict[str, Any] = {"run": command.run, "out": str(out), "num": num, "seed": command.seed, "sweeps": sweeps}
     lines, exact = [], None
     if int(hidden.sum()) == 1 and model.config.data in TOY_DATA:
@@ -316,7 +324,7 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
         exact = nodes.cpu(), density.mean(0).cpu()
     with write_errors(out):
         if out.suffix == ".png":
-            save_figure(conditional_figure(samples, hidden.cpu(), exact, f"{command.run}, {command.given}"), out)
+            save_figure(conditional_figure(samples, hidden, exact, f"{command.run}, {command.given}"), out)
         else:
             save_samples(samples.numpy(), out)
     if not command.common.json:
@@ -328,6 +336,7 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
     import torch
 
     from springwell import pictures
+    from springwell.applications.batches import check_seed
     from springwell.applications.files import Folder, Image, read_images
     from springwell.applications.operators import enlarged
     from springwell.applications.restore import MEASURE_STREAM, Measurement, restore
@@ -337,7 +346,7 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
     from springwell.writing import save_arrays
 
     _at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
-    _check_seeds(command.seed)
+    check_seed(command.seed)
     noise = command.noise if command.noise is not None else 0.3 if command.task == "denoise" else 0.05
     if not 0 < noise < 100:
         raise UserError(f"--noise {noise:g}: out of range; must be positive (black is -1, white 1)")
@@ -345,12 +354,16 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
     shape, num, out = model.event_shape, command.num, command.out
     if len(shape) != 3:
         raise UserError(f"restore: {command.run} is a model of vectors; from Python, springwell.applications.restore takes any")
-    operator = _operator(command, shape)
-    measurement = Measurement(operator, noise, shape, model.device)
-    if len(measurement.shape) != 3:
+    _check_row(num, shape)
+    operator, name = _operator(command, shape), f"--operator {command.operator}"
+    measurement = Measurement(operator, noise, shape, model.device, name)
+    if len(measurement.shape) != 3 or measurement.shape[0] not in (1, shape[0]):
+        channels = "1 channel" if shape[0] == 1 else f"1 or {shape[0]} channels"
         raise UserError(
-            f"--operator {command.operator}: makes {list(measurement.shape)} of an image; from here it must be an image"
+            f"{name}: makes {list(measurement.shape)} of {list(shape)}; from here it must be an image of {channels}"
         )
+    # What is wrong with the derivative is said before the first image is begun.
+    _ = measurement.curvature
     needed = shape if command.simulate else measurement.shape
     images = read_images(command.image, needed, command.resize, command.limit, context.reporter, out)
     writable(out.parent)
@@ -453,15 +466,18 @@ def _operator(command: RestoreCommand, shape: tuple[int, ...]) -> Callable[[Any]
         if kind == "box" and 1 <= int(value) <= max(shape[1:]):
             return blur(box_kernel(int(value)))
         if Path(command.kernel).suffix == ".npy":
-            array = np.load(command.kernel, allow_pickle=False)
+            with Path(command.kernel).open("rb") as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
             if array.ndim == 2 and array.dtype.kind in "fiu" and np.isfinite(array).all() and array.size:
+                if abs(array.sum(dtype=np.float64) - 1) > _KERNEL_TOLERANCE:
+                    raise UserError(f"sums to {array.sum(dtype=np.float64):.6g}, not to 1; save k / k.sum()")
                 return blur(torch.from_numpy(array.astype(np.float64)))
     except UserError as error:
         raise UserError(f"--kernel {command.kernel}: {error}") from None
-    except (OSError, ValueError, EOFError):
+    except (OSError, ValueError, EOFError, MemoryError):
         pass
     raise UserError(
-        f"--kernel {command.kernel}: cannot be used; write gaussian:WIDTH, box:SIZE, or an .npy file of numbers [h, w]"
+        f"--kernel {command.kernel}: cannot be used; write gaussian:WIDTH, box:SIZE, or an .npy file of finite numbers [h, w]"
     )
 
 
@@ -489,10 +505,21 @@ def _at_least(*options: tuple[str, int | None, int]) -> None:
             raise UserError(f"--{option} {value}: must be at least {least}")
 
 
-def _check_seeds(*seeds: int) -> None:
-    for seed in seeds:
-        if not -(2**63) <= seed < 2**64:
-            raise UserError(f"seed {seed}: out of range; use an integer of 64 bits")
+def _check_size(num: int, samples: int, values: int) -> None:
+    """Refuses numbers of samples of ``values`` numbers each that do not fit in memory."""
+    if samples * values > _MOST_VALUES:
+        raise UserError(f"--num {num}: too many; at most {_MOST_VALUES // values} samples fit here; use a smaller --num")
+
+
+def _check_row(num: int, shape: tuple[int, ...]) -> None:
+    """Refuses more samples of an image than a picture shows in a row, beside the image and three of its kind."""
+    from springwell.writing import MAX_GRID
+
+    if num + 4 > MAX_GRID:
+        raise UserError(
+            f"--num {num}: a picture holds at most {MAX_GRID} images, and a row has 4 beside the samples; use fewer"
+        )
+    _check_size(num, num + 4, math.prod(shape))
 
 
 def _numbers(option: str, text: str, count: int) -> list[int]:
