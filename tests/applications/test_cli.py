@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from springwell.applications.files import unique_names
+from springwell.applications.files import read_images, unique_names
 from springwell.applications.operators import load_function
 from springwell.cli import COMMANDS, Context, parse
 from springwell.errors import UserError
@@ -158,6 +158,21 @@ def test_changed_kernels_and_operators_are_refused(run, tmp_path, options):
         run(*command)
 
 
+def test_a_limit_above_the_number_of_images_takes_all_of_them(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (25, 8, 8), np.uint8)
+    np.savez(tmp_path / "few.npz", test=pixels, train=pixels)
+    source = f"npz:{tmp_path / 'few.npz'}@test"
+    assert [len(read_images(source, (1, 8, 8), limit=limit)) for limit in (3, 24, 26)] == [3, 24, 25]
+
+
+def test_a_folder_is_not_begun_for_images_that_cannot_be_used(run, tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "bad.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match="cannot be read"):
+        run("inpaint", "model", "images", "--half", "top", "--out", "o")
+    assert not (tmp_path / "o").exists()
+
+
 def test_results_below_the_source_are_no_part_of_it(run, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()
@@ -250,6 +265,8 @@ def test_bad_input_is_one_line(run, tmp_path):
         (["inpaint", "model", "wide.png", "--half", "left"], "is 9 x 9 pixels; 8 x 8 are needed; use --resize"),
         (["inpaint", "model", "broken.png", "--half", "left"], "broken.png: cannot be read"),
         (["inpaint", "model", "absent.png", "--half", "left"], "absent.png: no such file"),
+        (["inpaint", "model", "x.png", "--half", "left", "--out", "y.PNG"], "--out y.PNG: a folder is written"),
+        (["restore", "model", "x.png", "--out", "y.npz"], "--out y.npz: a folder is written"),
         (["inpaint", "model"], "give an image, or --given"),
         (["inpaint", "model", "--given", "0=1"], "a model of images"),
         (["inpaint", "checkerboard", "x.png"], "a model of vectors"),

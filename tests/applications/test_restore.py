@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from springwell.applications.operators import average_pool, blur, box_kernel, gaussian_kernel
+from springwell.applications.operators import average_pool, blur, box_kernel, enlarged, gaussian_kernel
 from springwell.applications.restore import Measurement, Posterior, restore
 from springwell.errors import UserError
 from springwell.generate import progressive
@@ -130,6 +130,8 @@ def test_operators():
     assert average_pool(2)(x).flatten().tolist() == [2.5, 4.5, 10.5, 12.5]
     kernel = gaussian_kernel(1.0)
     assert float(kernel.sum()) == pytest.approx(1)
+    # A grey image is shown beside coloured ones.
+    assert torch.equal(enlarged(x, (3, 8, 8)), x.repeat_interleave(2, 2).repeat_interleave(2, 3).repeat(1, 3, 1, 1))
     # Flat images stay flat up to the border, which is mirrored.
     torch.testing.assert_close(blur(kernel)(torch.full((2, 3, 8, 9), 0.7)), torch.full((2, 3, 8, 9), 0.7))
 

@@ -135,7 +135,12 @@ def read_images(
         if not path.exists():
             raise UserError(f"{source}: no such file; give an image, a folder, or a data set and its split as in mnist@test")
         return [Image(path.stem, 0, read_image(path, shape, resize))]
-    images = open_source(source, max(limit or FEWEST, FEWEST), ImageConfig(image_size=shape[1] if resize else None), reporter)
+    config, wanted = ImageConfig(image_size=shape[1] if resize else None), max(limit or FEWEST, FEWEST)
+    try:
+        images = open_source(source, wanted, config, reporter)
+    except UserError:
+        # There may be fewer, which are then all that is wanted.
+        images = open_source(source, None, config, reporter)
     if images.shape != shape:
         found, wanted = (f"{s[2]} x {s[1]} pixels in {s[0]} channels" for s in (images.shape, shape))
         raise UserError(f"{source}: has images of {found}; {wanted} are needed")

@@ -237,7 +237,7 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: Context) -> di
     check_hidden(hidden, shape)
     num, sweeps = command.num or 4, 4 if command.sweeps is None else command.sweeps
     _check_row(num, shape)
-    out = command.out or Path("inpainted")
+    out = _folder(command.out or Path("inpainted"))
     assert command.image is not None
     images = read_images(command.image, shape, command.resize, command.limit, context.reporter, out)
     writable(out.parent)
@@ -351,7 +351,7 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
     if not 0 < noise < 100:
         raise UserError(f"--noise {noise:g}: out of range; must be positive (black is -1, white 1)")
     model = load(command.run, context.device(), context.reporter.warn)
-    shape, num, out = model.event_shape, command.num, command.out
+    shape, num, out = model.event_shape, command.num, _folder(command.out)
     if len(shape) != 3:
         raise UserError(f"restore: {command.run} is a model of vectors; from Python, springwell.applications.restore takes any")
     _check_row(num, shape)
@@ -503,6 +503,15 @@ def _at_least(*options: tuple[str, int | None, int]) -> None:
     for option, value, least in options:
         if value is not None and value < least:
             raise UserError(f"--{option} {value}: must be at least {least}")
+
+
+def _folder(out: Path) -> Path:
+    """``out``, unless it is called as a file is."""
+    from springwell.data.collect import SUFFIXES
+
+    if out.suffix.lower() in SUFFIXES | {".npy", ".npz"}:
+        raise UserError(f"--out {out}: a folder is written; give a name without '{out.suffix}'")
+    return out
 
 
 def _check_size(num: int, samples: int, values: int) -> None:
