@@ -135,9 +135,9 @@ def read_images(
         if not path.exists():
             raise UserError(f"{source}: no such file; give an image, a folder, or a data set and its split as in mnist@test")
         return [Image(path.stem, 0, read_image(path, shape, resize))]
-    config, wanted = ImageConfig(image_size=shape[1] if resize else None), max(limit or FEWEST, FEWEST)
+    config = ImageConfig(image_size=shape[1] if resize else None)
     try:
-        images = open_source(source, wanted, config, reporter)
+        images = open_source(source, max(limit or FEWEST, FEWEST), config, reporter)
     except UserError:
         # There may be fewer, which are then all that is wanted.
         images = open_source(source, None, config, reporter)
