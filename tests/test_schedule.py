@@ -9,7 +9,7 @@ import torch
 
 from springwell.errors import UserError
 from springwell.noise import Noise
-from springwell.schedule import NoiseSchedule
+from springwell.schedule import NoiseSchedule, spread_levels
 
 OFFICIAL = json.loads((Path(__file__).parent / "fixtures" / "official_schedule.json").read_text())
 ALL = {
@@ -128,3 +128,12 @@ def test_diffuse_and_pair_have_the_right_moments(name):
 def test_impossible_schedules_are_refused(make):
     with pytest.raises(UserError):
         make()
+
+
+def test_spread_levels_are_even_and_have_both_ends():
+    assert spread_levels(1000, 5) == [0, 250, 500, 749, 999]
+    assert spread_levels(1001, 12) == [0, 91, 182, 273, 364, 455, 545, 636, 727, 818, 909, 1000]
+    assert spread_levels(4, 50) == [0, 1, 2, 3]
+    assert spread_levels(1, 50) == [0]
+    assert spread_levels(7, 1) == [0]
+    assert spread_levels(0, 8) == []

@@ -13,7 +13,7 @@ from springwell.errors import InterruptionError, UserError
 from springwell.pictures import grid, to_bytes
 from springwell.progress import Silent
 from springwell.training.run import load, save_folder
-from springwell.writing import Drawing, spread, write_samples, write_trajectory
+from springwell.writing import Drawing, write_samples, write_trajectory
 from tests.images import small_model
 
 
@@ -169,12 +169,6 @@ def replace_denoise(model):
     changed = small_model()
     changed.config = replace(model.config, sampler=replace(model.config.sampler, denoise=True))
     return changed
-
-
-def test_levels_are_spread_evenly():
-    assert spread(6, 12) == [6, 5, 4, 3, 2, 1, 0]
-    assert spread(1000, 12) == [1000, 909, 818, 727, 636, 545, 455, 364, 273, 182, 91, 0]
-    assert spread(1, 12) == [1, 0]
 
 
 def test_vectors_show_their_trajectory_too(tmp_path):

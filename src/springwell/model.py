@@ -17,7 +17,8 @@ import torch
 from huggingface_hub import ModelHubMixin
 from torch import Tensor
 
-from springwell.config import STEPS_PER_JUMP, Config
+from springwell.config import STEPS_PER_JUMP, Config, ImageConfig
+from springwell.data.source import DataSource, open_data
 from springwell.devices import free_memory, kept_tensors
 from springwell.energy import EnergyResNet, FourierMLP, ScaledEnergy
 from springwell.energy.base import at_level
@@ -25,6 +26,7 @@ from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.quadrature import Normaliser, normaliser
 from springwell.generate import Sample, denoise, progressive
 from springwell.noise import Noise
+from springwell.progress import Reporter
 from springwell.samplers import Chains, make_kernel
 from springwell.samplers.checks import warn_if_collapsed
 from springwell.schedule import NoiseSchedule
@@ -134,6 +136,7 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         self.shift, self.scale, self.iteration, self.source = shift, scale, iteration, source
         self._normaliser: Normaliser | None = None
         self._log_z: LogZ | None = None
+        self._fingerprint: str | None = None
 
     @property
     def device(self) -> torch.device:
@@ -148,6 +151,22 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         self.schedule, self.energy = self.schedule.to(device), self.energy.to(device)
         self.step_size, self.shift, self.scale = self.step_size.to(device), self.shift.to(device), self.scale.to(device)
         return self
+
+    def fingerprint(self) -> str | None:
+        """The SHA-256 of the file that it was loaded from."""
+        if self._fingerprint is None and self.source is not None:
+            from springwell.training.checkpoint import file_sha256
+
+            self._fingerprint = file_sha256(self.source)
+        return self._fingerprint
+
+    def open_data(self, images: ImageConfig | None = None, reporter: Reporter | None = None) -> DataSource:
+        """The data that it was trained on, read as ``images`` says instead of as in training."""
+        data = open_data(self.config.data, images or self.config.images, reporter)
+        if data.event_shape != self.event_shape:
+            shapes = f"{list(data.event_shape)}, the model's {list(self.event_shape)}"
+            raise UserError(f"--data {self.config.data}: its samples have shape {shapes}; restore the data it was trained on")
+        return data
 
     def f(self, y: Tensor, t: Tensor | int = 0) -> Tensor:
         """The network's f(y, t): +log density of y_t up to a constant, in standardised coordinates."""
@@ -311,7 +330,7 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         if self.event_shape != (2,):
             raise UserError(f"quadrature in shape {list(self.event_shape)}: in 2 dimensions only; use model.log_z")
         if self._normaliser is None:
-            self._normaliser = normaliser(self._unnormalised, self.device)
+            self._normaliser = normaliser(self.level_f, self.device)
         return self._normaliser
 
     def log_z(self) -> LogZ:
@@ -346,10 +365,12 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
             )
         self._log_z = log_z
 
-    def _unnormalised(self, u: Tensor) -> Tensor:
-        """f(scale_0 u, 0), float64."""
-        with torch.no_grad():
-            return self.f(self.schedule.scale[0].to(u.dtype) * u).double()
+    @torch.no_grad()
+    def level_f(self, x_t: Tensor, t: int = 0, batch: int | None = None) -> Tensor:
+        """f(scale_t x_t, t) ``[N]``, float64: the log-density of x_t, in standardised coordinates, up to its log Z."""
+        scale = self.schedule.scale[t].to(x_t.dtype)
+        parts = x_t.split(batch or self.automatic_batch())
+        return torch.cat([self.f(scale * part, t).double() for part in parts])
 
     def log_density(self, x: Tensor) -> Tensor:
         r"""Log-density ``[N]`` (nats, float64) of the data after the schedule's initial noise, at ``x`` ``[N, ...]``.
@@ -363,8 +384,7 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
             bounds = f"log Z is in {log_z.lower:.4g} ... {log_z.upper:.4g}, verdict {log_z.verdict}"
             warnings.warn(f"log_density: {bounds}; see `springwell likelihood`", RuntimeWarning, stacklevel=2)
         u = (x.to(self.shift) - self.shift) / self.scale
-        f = torch.cat([self._unnormalised(part) for part in u.split(self.automatic_batch())]) if len(u) else u.new_zeros(0)
-        return f - log_z.value - self.scale.double().log().sum()
+        return self.level_f(u) - log_z.value - self.scale.double().log().sum()
 
     def _save_pretrained(self, save_directory: Path) -> None:
         from springwell.card import write_card

@@ -17,6 +17,7 @@ from springwell.evaluation.quadrature import evaluate, plane_grid
 from springwell.likelihood.bracket import Bracket
 from springwell.model import Model
 from springwell.pictures import Bytes, grid, save_png, to_bytes
+from springwell.schedule import spread_levels
 
 LIMIT = 3.0
 PREVIEW_IMAGES = 36
@@ -215,7 +216,7 @@ def longrun(path: Path, result: dict[str, Any]) -> Path:
     axes[0, 0].set(yscale="log", xlabel="level t", title=f"step size of {result['method']}")
     for number, run in enumerate(runs):
         colour = _shade(number, len(runs))
-        axes[0, 1].plot(run["acceptance"], color=colour, label=f"{run['steps_per_level']} per level", **style)
+        axes[0, 1].plot(run["acceptance"] or [], color=colour, label=f"{run['steps_per_level']} per level", **style)
     axes[0, 1].set(ylim=(0, 1.05), xlabel="level t", title="acceptance")
     axes[0, 1].axhspan(0.6, 0.9, color="0.93", zorder=0)
     axes[0, 1].legend(fontsize=6)
@@ -346,7 +347,7 @@ def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dic
     metrics = [line for line in metrics if all(isinstance(line.get(name), list) for name in names)]
     iterations = [line["iteration"] for line in metrics]
     num_levels = min((len(line[name]) for line in metrics for name in names), default=0)
-    shown = sorted({round(i * (num_levels - 1) / min(7, max(1, num_levels - 1))) for i in range(8)} & set(range(num_levels)))
+    shown = spread_levels(num_levels, 8)
     titles = (*names, f"FID ({fids[-1][2]:,} samples)") if fids else names
     for ax, title in zip(axes[0], titles, strict=True):
         ax.set(aspect="auto")

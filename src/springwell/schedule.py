@@ -219,3 +219,9 @@ def _stretches(fine: int, boundary: Sequence[int]) -> list[float]:
     log_a_cum = torch.cat([beta.new_zeros(1), 0.5 * torch.log1p(-beta)]).cumsum(0)
     log_a = log_a_cum[list(boundary[1:])] - log_a_cum[list(boundary[:-1])]
     return torch.sqrt(-torch.expm1(2 * log_a)).tolist()
+
+
+def spread_levels(num_levels: int, most: int) -> list[int]:
+    """At most so many levels, evenly spread, the first and the last among them."""
+    count = min(num_levels, most)
+    return sorted({round(i * (num_levels - 1) / max(1, count - 1)) for i in range(count)})

@@ -27,6 +27,7 @@ from springwell.generate import Sample
 from springwell.model import Model
 from springwell.plots import draw_points, figure_bytes, first_two, largest, new_figure, save_figure, vectors_figure
 from springwell.progress import Reporter
+from springwell.schedule import spread_levels
 from springwell.training.checkpoint import is_empty, write_atomically
 from springwell.training.run import read_json
 
@@ -201,7 +202,9 @@ def write_trajectory(drawing: Drawing, out: Path) -> dict[str, Any]:
     if images and out.suffix == ".png" and num > MAX_ROWS:
         raise UserError(f"--num {num}: a picture of trajectories has at most {MAX_ROWS} rows; use .npz")
     shown = {".png": COLUMNS, ".gif": FRAMES, ".npz": model.schedule.num_levels + 1}[out.suffix]
-    levels = {t: torch.empty(num, *model.event_shape) for t in spread(model.schedule.num_levels, shown)}
+    levels = {
+        t: torch.empty(num, *model.event_shape) for t in spread_levels(model.schedule.num_levels + 1, max(2, shown))[::-1]
+    }
     for first, part in drawing.batches(num, levels=levels):
         levels[0][first : first + len(part)] = part
     if out.suffix == ".npz":
@@ -221,9 +224,3 @@ def write_trajectory(drawing: Drawing, out: Path) -> dict[str, Any]:
         limit = largest(*levels.values())
         pictures.save_gif([figure_bytes(vectors_figure(x, f"t = {t}", limit)) for t, x in levels.items()], out)
     return {"num": num, "shape": [num, *model.event_shape], "levels": list(levels)}
-
-
-def spread(num_levels: int, number: int) -> list[int]:
-    """At most ``number`` of the levels T, T - 1, ..., 0, evenly spaced, with both ends."""
-    last = max(1, min(number - 1, num_levels))
-    return sorted({round(i * num_levels / last) for i in range(last + 1)}, reverse=True)

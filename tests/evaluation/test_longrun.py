@@ -10,7 +10,7 @@ import torch
 
 from springwell.evaluation import longrun
 from springwell.evaluation.chains import FREE, diagnose
-from springwell.evaluation.longrun import Plan, long_run, marks
+from springwell.evaluation.longrun import Judge, Plan, long_run, marks
 from springwell.progress import Silent
 from springwell.samplers.levels import Method, Steps
 from tests.exact import check_moments, gaussian_model
@@ -33,7 +33,7 @@ def test_samples_have_the_exact_law_with_springs_and_without(tmp_path):
     """x_0 ~ N(0, 1) for unit data at any noise. 30 steps per level forget their starts to within 1 %."""
     model = gaussian_model(tmp_path / "x.npy")
     plan = Plan(steps=(30,), num=3000, marginal_steps=20)
-    result, samples = long_run(model, plan, steps_of(model), tmp_path)
+    result, samples = long_run(model, plan, steps_of(model), Judge(model), tmp_path)
     check_moments(samples["30"], 0.0, 1.0, slack=0.01)
     check_moments(samples["marginal-20"], 0.0, 1.0, slack=0.01)
     assert abs(result["runs"]["30"]["f_gap"]) < 4.5 * result["runs"]["30"]["f_gap_standard_error"] + 0.05
@@ -67,11 +67,11 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(longrun, "STRETCH", 7)
     model = gaussian_model(tmp_path / "x.npy")
     plan = Plan(steps=(1, 3), num=5, marginal_steps=30)
-    whole, samples = long_run(model, plan, steps_of(model), tmp_path / "whole")
+    whole, samples = long_run(model, plan, steps_of(model), Judge(model), tmp_path / "whole")
     for after in (4, 3, 8, 3, 2):
         with pytest.raises(KeyboardInterrupt):
-            long_run(model, plan, steps_of(model), tmp_path / "parts", Stops(after))
-    parts, again = long_run(model, plan, steps_of(model), tmp_path / "parts")
+            long_run(model, plan, steps_of(model), Judge(model), tmp_path / "parts", Stops(after))
+    parts, again = long_run(model, plan, steps_of(model), Judge(model), tmp_path / "parts")
     assert samples.keys() == again.keys()
     for name, x in samples.items():
         assert torch.equal(x, again[name]), name
@@ -81,16 +81,16 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path, monkeypatch):
 
 def test_samples_do_not_depend_on_the_batch_nor_on_their_number(tmp_path):
     model = gaussian_model(tmp_path / "x.npy")
-    _, one = long_run(model, Plan((2,), 7, 12), steps_of(model), tmp_path / "a")
-    _, two = long_run(model, Plan((2,), 9, 12, batch=4), steps_of(model), tmp_path / "b")
+    _, one = long_run(model, Plan((2,), 7, 12), steps_of(model), Judge(model), tmp_path / "a")
+    _, two = long_run(model, Plan((2,), 9, 12, batch=4), steps_of(model), Judge(model), tmp_path / "b")
     for name, x in one.items():
         assert torch.allclose(x, two[name][:7], atol=1e-6)
 
 
 def test_another_plan_starts_anew(tmp_path):
     model = gaussian_model(tmp_path / "x.npy")
-    _, first = long_run(model, Plan((2,), 6, 0), steps_of(model), tmp_path)
-    _, other = long_run(model, Plan((2,), 6, 0, seed=1), steps_of(model), tmp_path)
+    _, first = long_run(model, Plan((2,), 6, 0), steps_of(model), Judge(model), tmp_path)
+    _, other = long_run(model, Plan((2,), 6, 0, seed=1), steps_of(model), Judge(model, 1), tmp_path)
     assert not torch.equal(first["2"], other["2"])
 
 
@@ -108,6 +108,14 @@ def test_good_chains_pass_their_diagnosis_and_slow_ones_do_not(tmp_path):
     for row in slow:
         assert row["rhat"] > 1.1
         assert row["ess_bulk"] < 100
+
+
+def test_chains_that_stand_still_have_no_rhat(tmp_path):
+    model = gaussian_model(tmp_path / "x.npy")
+    with pytest.warns(RuntimeWarning):
+        (found,) = diagnose(model, steps_of(model, 1e3, 1e3), [4], num_steps=20, num_chains=4)
+    assert found.numbers["rhat"] is None
+    assert found.numbers["acceptance"] == 0
 
 
 @pytest.mark.parametrize("kernel", ["hmc", "nuts", "langevin"])
@@ -147,6 +155,7 @@ def test_longrun_of_vectors_and_diagnose(springwell, tmp_path):
         (("longrun", "checkerboard", "--pilot-chains", "0"), "--pilot-chains 0: out of range"),
         (("diagnose", "checkerboard", "--levels", "4"), "--levels 4: out of range; this model has levels 0 ... 3"),
         (("diagnose", "checkerboard", "--num", "1"), "--num 1: must be at least 2"),
+        (("longrun", "checkerboard", "--fid"), "--fid: is of images; checkerboard is a model of vectors [2]"),
         (("diagnose", "nonsense"), "nonsense: not a run"),
     ],
 )

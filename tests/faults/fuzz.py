@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import gzip
 import hashlib
 import io
@@ -112,9 +113,9 @@ def mutated_json(rng: random.Random, seeds: list[bytes]) -> bytes:
                 if how == 0:
                     del holder[key]
                 elif how == 1 and isinstance(holder, dict):
-                    holder[rng.choice(["", "x", "data", "sigma"])] = rng.choice(ODD)
+                    holder[rng.choice(["", "x", "data", "sigma"])] = copy.deepcopy(rng.choice(ODD))
                 else:
-                    holder[key] = rng.choice(ODD)
+                    holder[key] = copy.deepcopy(rng.choice(ODD))
                 break
             holder = holder[key]
     if rng.random() < 0.05:

@@ -6,7 +6,7 @@ import torch
 from springwell.errors import UserError
 from springwell.noise import Noise
 from springwell.samplers import DualAveraging, Welford, hmc, langevin, mala, nuts, run_chain, tune_step_size
-from springwell.samplers.adaptation import group_means
+from springwell.samplers.adaptation import group_means, interpolate
 from springwell.schedule import expand
 from tests.samplers import laws
 
@@ -144,3 +144,13 @@ def test_an_estimated_mass_makes_a_wide_target_round():
         state = kernel.init(tuned.y, f)
         found.append(kernel.step(state, f, tuned.step_size, Noise(12, torch.arange(n)))[1].num_gradients.double().mean())
     assert float(found[0] / found[1]) > 10
+
+
+def test_interpolation_is_exact_for_linear_functions_and_constant_beyond():
+    at, every = torch.tensor([0, 3, 4, 9]), torch.arange(-1, 12)
+    for dtype in (torch.float32, torch.float64):
+        expected = 2.0 - 0.5 * every.clamp(0, 9).to(dtype)
+        assert torch.allclose(interpolate(every, at, 2.0 - 0.5 * at.to(dtype)), expected)
+    assert interpolate(every, torch.tensor([0]), torch.tensor([1.5])).tolist() == [1.5] * len(every)
+    twice = torch.tensor([0.0, 1.0, 1.0, 2.0])
+    assert interpolate(twice, twice, twice).tolist() == twice.tolist()

@@ -9,23 +9,10 @@ from springwell.errors import UserError
 from springwell.noise import Noise
 from springwell.progress import Silent
 from springwell.samplers import make_kernel, run_chain
-from springwell.samplers.levels import Method, Pilot, interpolate, kept_steps, spread_levels, standing, tune_levels
+from springwell.samplers.levels import Method, Pilot, kept_steps, standing, tune_levels
 from tests.exact import gaussian_model
 
 PILOT = Pilot(num_chains=64, num_steps=30)
-
-
-def test_spread_levels_are_even_and_have_both_ends():
-    assert spread_levels(1000, 5) == [0, 250, 500, 749, 999]
-    assert spread_levels(4, 50) == [0, 1, 2, 3]
-    assert spread_levels(1, 50) == [0]
-    assert spread_levels(7, 1) == [0]
-
-
-def test_interpolation_is_exact_for_linear_functions():
-    levels = torch.tensor([0, 3, 4, 9])
-    assert torch.allclose(interpolate(levels, 2.0 - 0.5 * levels, 10), 2.0 - 0.5 * torch.arange(10))
-    assert interpolate(torch.tensor([0]), torch.tensor([1.5]), 4).tolist() == [1.5] * 4
 
 
 FEW = Pilot(num_chains=4, num_steps=160, dual_averaging=True)
@@ -82,6 +69,32 @@ def test_kept_steps_are_read_again_unless_anything_else_was_asked(tmp_path):
     assert other.step_size.tolist() != [1.0] * 9
     path.write_text("{ not json")
     assert torch.equal(kept_steps(model, Method(), quick, tmp_path, Silent()).step_size, first.step_size)
+
+
+def test_steps_with_those_of_chains_without_spring_serve_both(tmp_path):
+    model, quick = gaussian_model(tmp_path / "x.npy"), Pilot(num_chains=8, num_steps=10)
+    path = tmp_path / "steps-hmc2.json"
+    for free, known in ((False, False), (True, True), (False, True)):
+        kept_steps(model, Method(), quick._replace(free=free), tmp_path, Silent())
+        assert json.loads(path.read_text())["free"] is known
+
+
+def test_a_batch_that_ran_out_of_memory_leaves_no_chains_behind(tmp_path, monkeypatch):
+    model = gaussian_model(tmp_path / "x.npy")
+    expected = standing(model, [0, 4], 8, seed=0)
+    monkeypatch.setattr(model, "automatic_batch", lambda: 8)
+    monkeypatch.setattr(model, "num_rows", lambda wanted, batch: wanted)
+    real = model.trajectory
+
+    def small(index, *rest):
+        for number, state in enumerate(real(index, *rest)):
+            if number == 6 and len(index) > 4:
+                raise torch.OutOfMemoryError("out of memory")
+            yield state
+
+    monkeypatch.setattr(model, "trajectory", small)
+    for found, known in zip(standing(model, [0, 4], 8, seed=0), expected, strict=True):
+        torch.testing.assert_close(found, known)
 
 
 def test_langevin_keeps_the_steps_of_the_model(tmp_path):

@@ -14,6 +14,7 @@ from springwell.training import trainer
 from springwell.training.guard import ENOUGH_ITERATIONS, TREND, Guard
 from springwell.training.run import Run
 from springwell.training.trainer import learning_rate, train
+from tests.listener import Listener
 from tests.training.tiny import changed, tiny
 
 GOOD = {"loss": [0.5, -1.0], "f_pos": [3.0, -4.0], "f_neg": [3.0, -4.0], "displacement": [1.0, 0.8], "acceptance": [0.6, 0.7]}
@@ -144,7 +145,7 @@ def test_rollbacks_are_bounded_and_then_there_is_advice(tmp_path, poisoned):
 
 
 def test_an_interruption_does_not_save_a_diverged_state(tmp_path, monkeypatch):
-    real, told = trainer.update_ema, []
+    real, told = trainer.update_ema, Listener()
 
     def update(average, current, decay, iteration):
         real(average, current, decay, iteration)
@@ -152,14 +153,36 @@ def test_an_interruption_does_not_save_a_diverged_state(tmp_path, monkeypatch):
             next(current.parameters()).data.fill_(math.nan)
             signal.raise_signal(signal.SIGINT)
 
-    class Listens(Silent):
-        def warn(self, line):
-            told.append(line)
-
     monkeypatch.setattr(trainer, "update_ema", update)
-    assert train(tiny(), tmp_path / "run", "cpu", Listens()).status == "interrupted"
-    assert any("this state is not saved, the last checkpoint is kept" in line for line in told)
+    assert train(tiny(), tmp_path / "run", "cpu", told).status == "interrupted"
+    assert any("this state is not saved, the last checkpoint is kept" in line for line in told.said)
     assert [p.stem for p in (tmp_path / "run" / "checkpoints").glob("*.json")] == ["checkpoint-00000010"]
+
+
+def test_an_interruption_just_before_a_rollback_is_heard(tmp_path, poisoned, monkeypatch):
+    poisoned(tmp_path / "run", 1)
+    real = trainer._roll_back
+
+    def roll_back(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        real(*arguments)
+
+    monkeypatch.setattr(trainer, "_roll_back", roll_back)
+    result = train(tiny(), tmp_path / "run", "cpu", Silent())
+    assert (result.status, result.iteration) == ("interrupted", 10)
+    monkeypatch.setattr(trainer, "_roll_back", real)
+    assert train(tiny(), tmp_path / "run", "cpu", Silent()).status == "finished"
+
+
+def test_the_usual_norm_of_the_gradient_is_resumed(tmp_path):
+    for name, parts in (("whole", (20,)), ("parts", (7, 13))):
+        for part in parts:
+            train(tiny(), tmp_path / name, "cpu", Silent(), stop_after=part)
+    whole, parts = (
+        load_file(tmp_path / name / "checkpoints" / "checkpoint-00000020.safetensors") for name in ("whole", "parts")
+    )
+    assert torch.equal(whole["guard"], parts["guard"])
+    assert float(whole["guard"][1]) == 20
 
 
 def test_without_a_checkpoint_a_rollback_begins_anew(tmp_path, poisoned):
@@ -187,15 +210,11 @@ def test_a_provoked_divergence_never_costs_a_checkpoint(tmp_path, name):
         base = preset("digits-t6")
         config = changed(base, "training", **values, lr=100 * base.training.lr, lr_decay="constant")
         config = changed(changed(config, "network", width=8, spectral_norm=False), "sampler", num_steps=1)
-    told = []
-
-    class Listens(Silent):
-        def warn(self, line):
-            told.append(line)
+    told = Listener()
 
     with pytest.raises(DivergenceError, match="rolled back 3 times already"):
-        train(config, tmp_path / "run", "cpu", Listens())
-    assert sum("times the learning rate and other noise" in line for line in told) == 3
+        train(config, tmp_path / "run", "cpu", told)
+    assert sum("times the learning rate and other noise" in line for line in told.said) == 3
     kept = list((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
     for path in kept:
         assert all(bool(torch.isfinite(tensor).all()) for tensor in load_file(path).values())

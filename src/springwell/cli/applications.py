@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.cli.common import Common, Context, writable, write_errors
+from springwell.cli.common import Common, Context, run_name, writable, write_errors
 from springwell.errors import UserError
 
 _MOST_VALUES = 2**27
@@ -144,7 +144,7 @@ def interpolate_command(command: InterpolateCommand, context: Context) -> dict[s
     images = len(model.event_shape) == 3
     if not images and command.out is not None and command.out.suffix == ".gif":
         raise UserError(f"--out {command.out}: an animation shows images, and this model draws vectors; use .png or .npy")
-    stem, kinds = f"{_name(command.run)}-interpolation", (".png", ".gif") if images else (".png",)
+    stem, kinds = f"{run_name(command.run)}-interpolation", (".png", ".gif") if images else (".png",)
     outs = [command.out] if command.out else [Path(f"{stem}{kind}") for kind in kinds]
     if outs[0].suffix == ".png" and num * (num if command.manifold else len(seeds) // 2) > MAX_GRID:
         raise UserError(f"--num {num}: a picture holds at most {MAX_GRID} samples; use fewer, or --out with .npy or .npz")
@@ -539,7 +539,3 @@ def _numbers(option: str, text: str, count: int) -> list[int]:
     if len(values) != count:
         raise UserError(f"--{option} {text}: cannot be read; write {count} whole numbers with commas between them")
     return values
-
-
-def _name(run: str) -> str:
-    return Path(run.partition("@")[0]).name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from springwell.cli.common import Common, Context, writable, write_errors
+from springwell.cli.common import Common, Context, place, writable, write_errors
 from springwell.errors import InterruptionError, UserError
 
 if TYPE_CHECKING:
@@ -113,12 +113,7 @@ def _steps(command: DiagnoseCommand | LongrunCommand, free: bool, model: Model, 
 
 
 def _place(command: DiagnoseCommand | LongrunCommand, what: str) -> Path:
-    if command.out is not None:
-        out = command.out
-    elif Path(command.run).is_dir():
-        out = Path(command.run) / what
-    else:
-        out = Path(f"{command.run.partition('@')[0].rpartition('/')[2]}-{what}")
+    out = place(command.run, command.out, what, inside=what)
     writable(out)
     return out
 
@@ -126,7 +121,7 @@ def _place(command: DiagnoseCommand | LongrunCommand, what: str) -> Path:
 def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, Any]:
     from springwell import plots
     from springwell.evaluation.chains import FREE, diagnose
-    from springwell.samplers.levels import spread_levels
+    from springwell.schedule import spread_levels
     from springwell.training.checkpoint import write_atomically
     from springwell.training.run import load
 
@@ -167,17 +162,18 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _line(row: dict[str, Any]) -> str:
-    accepted = "-" if row["acceptance"] is None else f"{row['acceptance']:.2f}"
-    ebfmi = "-" if row["ebfmi"] is None else f"{row['ebfmi']:.2f}"
+    def shown(name: str, kind: str) -> str:
+        return "-" if row[name] is None else f"{row[name]:{kind}}"
+
     drift = "-" if row["drift"] is None else f"{row['drift']:+.2f} ({row['drift_z']:+.1f})"
-    start = f"{_name(row):<12}{row['step_size']:>9.4f}{accepted:>10}{row['rhat']:>8.3f}"
-    worth = f"{row['ess_bulk']:>10.0f}{row['ess_tail']:>7.0f}{row['ess_per_gradient']:>14.4f}"
-    return f"{start}{worth}{ebfmi:>8}{drift:>16}{row['divergent']:>11}"
+    start = f"{_name(row):<12}{row['step_size']:>9.4f}{shown('acceptance', '.2f'):>10}{shown('rhat', '.3f'):>8}"
+    worth = f"{shown('ess_bulk', '.0f'):>10}{shown('ess_tail', '.0f'):>7}{shown('ess_per_gradient', '.4f'):>14}"
+    return f"{start}{worth}{shown('ebfmi', '.2f'):>8}{drift:>16}{row['divergent']:>11}"
 
 
 def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]:
     from springwell import plots
-    from springwell.evaluation.longrun import Plan, long_run
+    from springwell.evaluation.longrun import Judge, Plan, long_run, title
     from springwell.training.run import load
 
     for option, value, least in (
@@ -191,30 +187,28 @@ def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]
         raise UserError(f"--steps {' '.join(map(str, command.steps))}: needs numbers of at least 1, for instance 1 10 100")
     model = load(command.run, context.device(), context.reporter.warn)
     network = None
+    if command.fid and len(model.event_shape) != 3:
+        raise UserError(f"--fid: is of images; {command.run} is a model of vectors {list(model.event_shape)}")
     if command.fid:
         from springwell.evaluation.weights import load_inception
 
         network = load_inception(command.inception, device=str(model.device), reporter=context.reporter)
     out = _place(command, f"longrun-{command.chain.kernel}")
+    judge = Judge(model, command.seed, context.reporter, network)
     steps = _steps(command, command.marginal_steps > 0, model, out, context)
     plan = Plan(tuple(sorted(set(command.steps))), command.num, command.marginal_steps, command.seed, command.batch)
     with write_errors(out):
         try:
-            result, samples = long_run(model, plan, steps, out, context.reporter, network)
+            result, samples = long_run(model, plan, steps, judge, out, context.reporter)
         except KeyboardInterrupt:
             raise InterruptionError(f"interrupted; {out} keeps what there is: run the same command to go on") from None
         plots.longrun(out / "longrun.png", result)
-        named = {_title(name): x for name, x in samples.items()}
+        named = {title(name): x for name, x in samples.items()}
         (plots.long_samples if len(model.event_shape) == 3 else plots.long_points)(out / "samples.png", named)
     if not command.common.json:
         print_longrun(result)
         print(f"written: {out / 'longrun.json'}, {out / 'longrun.png'}, {out / 'samples.png'}")
     return {"run": command.run, "out": str(out), **result}
-
-
-def _title(name: str) -> str:
-    kind, _, steps = name.rpartition("-")
-    return f"{steps} without" if kind else f"{steps} per level"
 
 
 def print_longrun(result: dict[str, Any]) -> None:
@@ -224,10 +218,11 @@ def print_longrun(result: dict[str, Any]) -> None:
     print(f"{result['method']}, {num} chains; f gap in nats: {held_out} held-out data less samples")
     print(f"{'steps':<22}{'accepted':>13}{'f gap':>22}{'MMD^2 (null 95 %)':>24}" + (f"{'nearest image':>18}" if images else ""))
     for row in result["runs"].values():
-        accepted = f"{min(row['acceptance']):.2f} ... {max(row['acceptance']):.2f}"
+        rates = row["acceptance"]
+        accepted = "-" if rates is None else f"{min(rates):.2f} ... {max(rates):.2f}"
         print(_measures(f"{row['steps_per_level']} per level", accepted, row))
     for row in result.get("marginal", []):
-        accepted = "" if row["acceptance"] is None else f"{row['acceptance']:.2f}"
+        accepted = "-" if row["acceptance"] is None else f"{row['acceptance']:.2f}"
         print(_measures(f"{row['steps']} without spring", accepted, row))
 
 

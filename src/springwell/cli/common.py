@@ -88,6 +88,16 @@ def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
+def run_name(run: str) -> str:
+    """How outputs of a model are named: the last part of RUN, without the hub's revision."""
+    return Path(run.partition("@")[0]).name
+
+
+def place(run: str, out: Path | None, what: str, inside: str = "") -> Path:
+    """Where to write: ``out``, the run directory (or ``inside`` of it), else ./NAME-what."""
+    return out or (Path(run, inside) if Path(run).is_dir() else Path(f"{run_name(run)}-{what}"))
+
+
 def writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.cli.common import Common, Context, Processes, writable, write_errors
+from springwell.cli.common import Common, Context, Processes, place, writable, write_errors
 from springwell.errors import UserError
 
 # Samples of images for the measures that a model makes of itself.
@@ -62,8 +62,7 @@ class FidCommand:
 
 
 def evaluate_command(command: EvaluateCommand, context: Context) -> dict[str, Any]:
-    name = command.run.partition("@")[0].rpartition("/")[2]
-    out = command.out or (Path(command.run) if Path(command.run).is_dir() else Path(f"{name}-evaluation"))
+    out = place(command.run, command.out, "evaluation")
     with context.processes() as processes:
         result = measure_model(command, out, context, processes)
     if not command.common.json and result:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import tyro
 
 from springwell import __version__
-from springwell.cli.common import Common, Context, writable, write_errors
+from springwell.cli.common import Common, Context, place, writable, write_errors
 from springwell.errors import InterruptionError, UserError
 
 
@@ -72,17 +72,12 @@ class ScoreCommand:
     common: Common = dataclasses.field(default_factory=Common)
 
 
-def _folder(command: LikelihoodCommand | ScoreCommand, kind: str) -> Path:
-    name = command.run.partition("@")[0].rpartition("/")[2]
-    return command.out or (Path(command.run) if Path(command.run).is_dir() else Path(f"{name}-{kind}"))
-
-
 def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str, Any]:
     from springwell import plots
     from springwell.likelihood.bracket import Settings, Work
     from springwell.likelihood.measure import default_chains, measure
     from springwell.model import LIKELIHOOD
-    from springwell.training.checkpoint import file_sha256, write_atomically
+    from springwell.training.checkpoint import write_atomically
     from springwell.training.run import find, load_folder
 
     limits = (("num", 2), ("densities", 1), ("budget", 1), ("repeats", 4), ("chains", 2), ("burn", 0), ("batch", 1))
@@ -92,7 +87,7 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
             raise UserError(f"--{option} {value}: must be at least {least}")
     if not 0 < command.tolerance < math.inf:
         raise UserError(f"--tolerance {command.tolerance:g}: must be positive (bits/dim)")
-    out = _folder(command, "likelihood")
+    out = place(command.run, command.out, "likelihood")
     with context.processes() as processes:
         with processes.first():
             folder = find(command.run)
@@ -109,9 +104,8 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
             command.batch or max(model.automatic_batch(), command.chains or default_chains(model)),
         )
         # Finished parts of the same work on the same weights; a larger budget or another tolerance uses them too.
-        weights = file_sha256(model.source) if model.source is not None else ""
         same = {name: v for name, v in dataclasses.asdict(settings).items() if name not in ("tolerance", "densities", "budget")}
-        key = repr([__version__, same, command.burn, model.iteration, weights])
+        key = repr([__version__, same, command.burn, model.iteration, model.fingerprint()])
         kept = out / ".likelihood" / hashlib.sha256(key.encode()).hexdigest()[:16]
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
         work = Work(kept, rank, world, processes.first, context.reporter)
@@ -190,7 +184,7 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
         raise UserError(f"{command.run}: is a model of vectors {list(model.event_shape)}; score ranks images")
     if command.likelihood is not None:
         model.use_likelihood(command.likelihood)
-    out = _folder(command, "scores")
+    out = place(command.run, command.out, "scores")
     writable(out)
     config = dataclasses.replace(model.config.images, image_size=model.event_shape[1])
     noisy = float(model.schedule.sigma_cum[0]) > 0

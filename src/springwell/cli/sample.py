@@ -10,7 +10,7 @@ from typing import Any
 
 import tyro
 
-from springwell.cli.common import Common, Context, Processes, writable, write_errors
+from springwell.cli.common import Common, Context, Processes, run_name, writable, write_errors
 from springwell.errors import UserError
 
 
@@ -42,7 +42,7 @@ class SampleCommand:
 def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
     from springwell.writing import KINDS
 
-    out, name = command.out, command.run.partition("@")[0].rpartition("/")[2]
+    out, name = command.out, run_name(command.run)
     if out is not None and out.suffix not in KINDS:
         raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .npy, .npz, .png, .gif or a folder")
     for option, value in (("num", command.num), ("batch", command.batch)):

@@ -108,12 +108,12 @@ def _measure(t: int, step_size: float, trace: Trace, logdensity: LogDensity) -> 
         "num_chains": num_chains,
         "num_steps": steps,
         "acceptance": summary.acceptance,
-        "rhat": float(summary.rhat.nan_to_num(1.0).max()),
-        "rhat_log_p": float(split_rhat(log_p[..., None])[0]),
-        "ess_bulk": float(worst),
-        "ess_tail": float(summary.ess_tail.min()),
-        "ess_log_p": float(ess_bulk(log_p[..., None])[0]),
-        "ess_per_gradient": float(worst) / summary.num_gradients,
+        "rhat": _number(summary.rhat.max()),
+        "rhat_log_p": _number(split_rhat(log_p[..., None])[0]),
+        "ess_bulk": _number(worst),
+        "ess_tail": _number(summary.ess_tail.min()),
+        "ess_log_p": _number(ess_bulk(log_p[..., None])[0]),
+        "ess_per_gradient": _number(worst / summary.num_gradients),
         "ebfmi": summary.ebfmi,
         "drift": None if summary.drift is None else summary.drift.size,
         "drift_z": None if summary.drift is None else summary.drift.z,
@@ -121,3 +121,8 @@ def _measure(t: int, step_size: float, trace: Trace, logdensity: LogDensity) -> 
         "gradients_per_step": summary.num_gradients / (steps * num_chains),
     }
     return Diagnosed(numbers, log_p, trace.info.energy)
+
+
+def _number(value: Tensor) -> float | None:
+    """None for what is not defined: a coordinate in which no chain moved has no R-hat and no effective samples."""
+    return float(value) if bool(torch.isfinite(value)) else None

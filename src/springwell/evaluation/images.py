@@ -18,8 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.data.source import open_data
-from springwell.errors import UserError
 from springwell.evaluation.neighbours import memorisation
 from springwell.evaluation.toy import DATA_STREAM
 from springwell.generate import Sample
@@ -49,10 +47,7 @@ def evaluate_images(model: Model, num: int = 256, seed: int = 0, reporter: Repor
         reporter: Is told of progress.
     """
     reporter = reporter or Silent()
-    data = open_data(model.config.data, model.config.images, reporter)
-    if data.event_shape != model.event_shape:
-        shapes = f"{list(data.event_shape)}, the model's {list(model.event_shape)}"
-        raise UserError(f"--data {model.config.data}: its images have shape {shapes}; restore the data it was trained on")
+    data = model.open_data(reporter=reporter)
     num = min(num, data.num_held_out or num)
     num_levels, batch = model.schedule.num_levels, model.automatic_batch()
     acceptance, f_samples, f_data = (torch.zeros(num_levels, num, dtype=torch.float64, device=model.device) for _ in range(3))
@@ -61,7 +56,7 @@ def evaluate_images(model: Model, num: int = 256, seed: int = 0, reporter: Repor
         rows = slice(first, first + len(sample.x))
         if sample.t < num_levels:
             acceptance[sample.t, rows] = sample.acceptance.double()
-            f_samples[sample.t, rows] = _f(model, (sample.x - model.shift) / model.scale, sample.t, batch)
+            f_samples[sample.t, rows] = model.level_f((sample.x - model.shift) / model.scale, sample.t, batch)
         bar.advance(len(sample.x))
 
     with reporter.bar("sampling (levels x samples)", num * (num_levels + 1)) as bar:
@@ -70,7 +65,7 @@ def evaluate_images(model: Model, num: int = 256, seed: int = 0, reporter: Repor
     held_out = data.held_out(noise)
     for t in range(num_levels):
         level = torch.full((num,), t, device=model.device)
-        f_data[t] = _f(model, model.schedule.diffuse(held_out, level, noise), t, batch)
+        f_data[t] = model.level_f(model.schedule.diffuse(held_out, level, noise), t, batch)
     gap = f_data.mean(1) - f_samples.mean(1)
     errors = ((f_data.var(1) + f_samples.var(1)) / num).sqrt() if num > 1 else [math.nan] * num_levels
     assert data.rows is not None
@@ -101,9 +96,3 @@ def evaluate_images(model: Model, num: int = 256, seed: int = 0, reporter: Repor
 
 def _number(value: Tensor | float) -> float | None:
     return None if math.isnan(value) else float(f"{float(value):.6g}")
-
-
-def _f(model: Model, x: Tensor, t: int, batch: int) -> Tensor:
-    """f(scale_t x, t) ``[N]``, float64; x in standardised coordinates."""
-    with torch.no_grad():
-        return torch.cat([model.f(model.schedule.scale[t].to(x.dtype) * part, t).double() for part in x.split(batch)])

@@ -27,9 +27,8 @@ import torch
 from torch import Tensor
 
 from springwell.conditional import Conditional, normal_approximation
-from springwell.data.source import open_data
 from springwell.energy.base import at_level
-from springwell.errors import DivergenceError, UserError
+from springwell.errors import DivergenceError
 from springwell.evaluation.inception import Inception
 from springwell.evaluation.metrics import features, image_metrics, reference_features
 from springwell.evaluation.neighbours import nearest
@@ -42,7 +41,7 @@ from springwell.progress import Reporter, Silent
 from springwell.samplers import make_kernel, run_chain
 from springwell.samplers.checks import warn_if_collapsed
 from springwell.samplers.levels import Steps
-from springwell.training.checkpoint import file_sha256, good_checkpoints, save_checkpoint, write_atomically
+from springwell.training.checkpoint import good_checkpoints, save_checkpoint, write_atomically
 
 LONGRUN_STREAM = 2**44
 # Every S has streams of its own, one per level, and so has every stretch of the chains without spring.
@@ -76,8 +75,14 @@ def marks(last: int) -> list[int]:
     return [0, *[10**k for k in range(len(str(last))) if 10**k < last], last] if last else [0]
 
 
+def title(name: str) -> str:
+    """What to call the samples that :func:`long_run` names ``name``."""
+    kind, _, steps = name.rpartition("-")
+    return f"{steps} without" if kind else f"{steps} per level"
+
+
 def long_run(
-    model: Model, plan: Plan, steps: Steps, out: Path, reporter: Reporter | None = None, network: Inception | None = None
+    model: Model, plan: Plan, steps: Steps, judge: Judge, out: Path, reporter: Reporter | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Runs the plan, or goes on with it.
 
@@ -85,16 +90,15 @@ def long_run(
         model: The model.
         plan: What to run.
         steps: The kernel with its step sizes.
+        judge: Measures the samples.
         out: A folder for what is done.
         reporter: Is told of progress.
-        network: Inception, to measure FID and KID of images as well.
 
     Returns:
         Names and values; the samples of every S, by ``"S"``, and the chains without spring, by ``"marginal-S"``, in the data's
         units.
     """
     reporter = reporter or Silent()
-    judge = Judge(model, plan, reporter, network)
     runs: dict[str, Any] = {}
     samples: dict[str, Tensor] = {}
     ends: Tensor | None = None
@@ -106,7 +110,7 @@ def long_run(
         runs[str(number)] = {
             "steps_per_level": number,
             "total_steps": number * model.schedule.num_levels,
-            "acceptance": [round(a, 4) for a in accepted.tolist()],
+            "acceptance": [round(a, 4) for a in accepted.tolist()] if steps.acceptance else None,
             **judge(u),
         }
         ends = u
@@ -141,27 +145,20 @@ class Judge:
     fid, kid    images, with Inception
     """
 
-    def __init__(self, model: Model, plan: Plan, reporter: Reporter, network: Inception | None):
-        self.model, self.seed, self.network, self.reporter = model, plan.seed, network, reporter
-        self.data = open_data(model.config.data, model.config.images, reporter)
-        if self.data.event_shape != model.event_shape:
-            shapes = f"{list(self.data.event_shape)}, the model's {list(model.event_shape)}"
-            raise UserError(f"--data {model.config.data}: has shape {shapes}; restore the data it was trained on")
+    def __init__(self, model: Model, seed: int = 0, reporter: Reporter | None = None, network: Inception | None = None):
+        self.model, self.seed, self.network, self.reporter = model, seed, network, reporter or Silent()
+        self.data = model.open_data(reporter=reporter)
         num = min(HELD_OUT, self.data.num_held_out or HELD_OUT)
-        noise = Noise(plan.seed, torch.arange(num, device=model.device), DATA_STREAM)
+        noise = Noise(seed, torch.arange(num, device=model.device), DATA_STREAM)
         level = torch.zeros(num, dtype=torch.long, device=model.device)
         self.held_out = model.schedule.diffuse(self.data.held_out(noise), level, noise)
-        self.f_data = self._f(self.held_out)
+        self.batch = model.automatic_batch()
+        self.f_data = model.level_f(self.held_out, batch=self.batch)
         self.of_data = {"num": num, "f": float(self.f_data.mean()), **self._nearest(self.held_out)}
-
-    def _f(self, u: Tensor) -> Tensor:
-        scale = self.model.schedule.scale[0].to(u.dtype)
-        with torch.no_grad():
-            return torch.cat([self.model.f(scale * part, 0).double() for part in u.split(self.model.automatic_batch())])
 
     def finished(self, u: Tensor) -> Tensor:
         """Samples as the model's own sampling returns them, in the data's units."""
-        return torch.cat([self.model.finished(part) for part in u.split(self.model.automatic_batch())])
+        return torch.cat([self.model.finished(part) for part in u.split(self.batch)])
 
     def _nearest(self, u: Tensor) -> dict[str, float]:
         if self.data.rows is None:
@@ -177,7 +174,7 @@ class Judge:
             raise DivergenceError(
                 "long-run chains are not finite any more; use a kernel with a Metropolis test (mala, hmc, nuts)"
             )
-        f = self._f(u)
+        f = self.model.level_f(u, batch=self.batch)
         out: dict[str, Any] = {"f": float(f.mean()), "f_gap": float(self.f_data.mean() - f.mean()), **self._nearest(u)}
         if len(f) > 1:
             out["f_gap_standard_error"] = float((self.f_data.var() / len(self.f_data) + f.var() / len(f)).sqrt())
@@ -252,7 +249,7 @@ def _marginal(
                     accepted += acceptance.sum() * length / (plan.num * (mark - before))
                 state.save(x, accepted, piece + length - before, finished=piece + length == mark)
                 bar.advance(length)
-            yield mark, x.clone(), round(float(accepted), 4)
+            yield mark, x.clone(), round(float(accepted), 4) if steps.acceptance else None
 
 
 class _State:
@@ -262,7 +259,7 @@ class _State:
     """
 
     def __init__(self, out: Path, model: Model, plan: Plan, steps: Steps, *which: int):
-        known = [model.source and file_sha256(model.source), plan.num, plan.seed, steps.method, which]
+        known = [model.fingerprint(), plan.num, plan.seed, steps.method, which]
         # A run with springs knows one number, one without the mark as well, and only that depends on the last step size.
         sizes = [*steps.step_size.tolist(), *[steps.marginal] * (len(which) > 1)]
         digest = hashlib.sha256(repr([known, sizes]).encode()).hexdigest()[:16]

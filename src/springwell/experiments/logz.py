@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from springwell.experiments.common import markdown, write
-from springwell.likelihood.bits import evaluation_points, level_log_density, to_bits
+from springwell.likelihood.bits import evaluation_points, to_bits
 from springwell.likelihood.bracket import Work
 from springwell.likelihood.ratios import Ratios, level_ratios, tune_steps
 from springwell.noise import Noise
@@ -35,7 +35,7 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
     model = load(f"{data}-t1k", "cpu" if device == "auto" else device)
     num = max(16, round(scale * NUM_CHAINS))
     points = evaluation_points(model, 10_000, seed=seed)
-    nats = float((level_log_density(model, points.x_0) + points.log_volume).mean())
+    nats = float((model.level_f(points.x_0) + points.log_volume).mean())
     dim, levels = math.prod(model.event_shape), model.schedule.num_levels
     # log Z_0 is of y_0; the density of x_0 has it less D log scale_0.
     offset = dim * math.log(float(model.schedule.scale[0]))

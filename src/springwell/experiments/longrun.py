@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from springwell.devices import automatic_device
 from springwell.errors import UserError
-from springwell.evaluation.longrun import Plan, long_run
+from springwell.evaluation.longrun import Judge, Plan, long_run, title
 from springwell.experiments.common import markdown, write
 from springwell.plots import long_samples, longrun, new_figure
 from springwell.progress import Reporter
@@ -76,10 +76,11 @@ def reproduce(
         model = load(name, place)
         folder = out / "runs" / f"longrun-{kernel}-{Path(name).name}"
         folder.mkdir(parents=True, exist_ok=True)
+        judge = Judge(model, seed, reporter)
         steps = kept_steps(model, method, Pilot(seed=seed, free=job.marginal > 0), folder, reporter)
         plan = Plan(tuple(sorted({max(1, round(scale * n)) for n in job.steps})), job.num, round(scale * job.marginal), seed)
-        result, samples = long_run(model, plan, steps, folder, reporter)
-        titles = {f"{n} per level" if n.isdigit() else f"{n.rpartition('-')[2]} without": x for n, x in samples.items()}
+        result, samples = long_run(model, plan, steps, judge, folder, reporter)
+        titles = {title(name): x for name, x in samples.items()}
         stem = f"longrun-{kernel}-{Path(name).name}"
         written += [longrun(out / f"{stem}.png", result), long_samples(out / f"{stem}-samples.png", titles)]
         numbers[name] = result

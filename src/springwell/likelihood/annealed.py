@@ -50,7 +50,7 @@ from springwell.conditional import LogDensity
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import DivergenceError, UserError
 from springwell.noise import Noise
-from springwell.samplers.adaptation import tune_step_size
+from springwell.samplers.adaptation import interpolate, tune_step_size
 from springwell.samplers.base import Kernel, State, begin, spread
 from springwell.samplers.hmc import hmc
 from springwell.schedule import NoiseSchedule
@@ -168,13 +168,6 @@ class Plan(NamedTuple):
     def steps(self, s: Tensor) -> Tensor:
         """Step sizes at positions ``s``."""
         return interpolate(s, self.position, self.step_size.double().log()).exp()
-
-
-def interpolate(x: Tensor, xs: Tensor, ys: Tensor) -> Tensor:
-    """Piecewise linear through (xs, ys), xs rising; float64."""
-    i = torch.searchsorted(xs, x).clamp(1, len(xs) - 1)
-    x0, x1, y0, y1 = xs[i - 1], xs[i], ys[i - 1], ys[i]
-    return y0 + (y1 - y0) * ((x - x0) / (x1 - x0).clamp(min=1e-300)).clamp(0, 1)
 
 
 def pilot(

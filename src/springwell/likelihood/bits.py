@@ -33,7 +33,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.data.source import DataSource, open_data
+from springwell.data.source import DataSource
 from springwell.errors import UserError
 from springwell.model import Model
 from springwell.noise import Noise
@@ -100,10 +100,7 @@ def evaluation_data(model: Model, reporter: Reporter | None = None) -> tuple[Dat
     """The model's data, not augmented, and whether they are dequantised."""
     noisy = float(model.schedule.sigma_cum[0]) > 0
     images = replace(model.config.images, flip=False, dequantise=model.config.images.dequantise or not noisy)
-    data = open_data(model.config.data, images, reporter)
-    if data.event_shape != model.event_shape:
-        shapes = f"{list(data.event_shape)}, the model's {list(model.event_shape)}"
-        raise UserError(f"--data {model.config.data}: its samples have shape {shapes}; restore the data it was trained on")
+    data = model.open_data(images, reporter)
     return data, images.dequantise and data.cell > 0
 
 
@@ -131,11 +128,3 @@ def noisy_points(model: Model, x: Tensor, noise: Noise, cell: float, dequantised
     else:
         volume = torch.full((len(x),), -float(model.scale.double().log().sum()), dtype=torch.float64, device=x.device)
     return Points(x_0, volume, cell, dequantised)
-
-
-@torch.no_grad()
-def level_log_density(model: Model, x_t: Tensor, t: int = 0, batch: int | None = None) -> Tensor:
-    """f(scale_t x_t, t) ``[N]``, float64: the log-density of x_t up to its log Z."""
-    scale = model.schedule.scale[t].to(x_t.dtype)
-    parts = x_t.split(batch or model.automatic_batch())
-    return torch.cat([model.f(scale * part, t).double() for part in parts])

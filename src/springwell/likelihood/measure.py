@@ -22,7 +22,7 @@ from torch import Tensor
 
 from springwell.errors import UserError
 from springwell.likelihood.annealed import COLLAPSED, Path, level_path
-from springwell.likelihood.bits import POINTS_STREAM, Points, evaluation_points, level_log_density, to_bits
+from springwell.likelihood.bits import POINTS_STREAM, Points, evaluation_points, to_bits
 from springwell.likelihood.bracket import LIKELY, Bracket, Settings, Work, bracket
 from springwell.model import Model
 from springwell.noise import Noise
@@ -75,7 +75,7 @@ def measure(
             change = f"{s['drift']:+.3g} +- {s['drift_standard_error']:.2g} nats in the last {burn - burn // 2} steps"
             doubts.append(f"chains from {name} still drift, mean f by {change}")
     found = bracket(path, sources, settings, work, doubts)
-    f = level_log_density(model, points.x_0)
+    f = model.level_f(points.x_0)
     dim = path.dim
     error = float((f + points.log_volume).std()) / math.sqrt(len(f))
 
@@ -143,7 +143,7 @@ def draw_sources(
                 if steps:
                     x, acceptance = run_chain(hmc(BURN_LEAPFROG), x, density, step["step_size"], steps, noise)
                 xs.append(x)
-            f = torch.stack([level_log_density(model, x) for x in xs])
+            f = torch.stack([model.level_f(x) for x in xs])
             bar.advance(len(index))
             return {"x": xs[-1], "f": f.T, "acceptance": acceptance}
 

@@ -26,12 +26,12 @@ from torch import Tensor
 from springwell.conditional import Conditional, normal_approximation
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import UserError
-from springwell.likelihood.annealed import interpolate, log_mean, standard_normal
+from springwell.likelihood.annealed import log_mean, standard_normal
 from springwell.noise import Noise
-from springwell.samplers.adaptation import tune_step_size
+from springwell.samplers.adaptation import interpolate, tune_step_size
 from springwell.samplers.base import run_chain
 from springwell.samplers.hmc import hmc
-from springwell.schedule import NoiseSchedule
+from springwell.schedule import NoiseSchedule, spread_levels
 
 NUM_LEAPFROG = 2
 _PILOT_LEVELS, _PILOT_CHAINS = 24, 8
@@ -58,16 +58,15 @@ class Ratios(NamedTuple):
         if num < 2 * num_groups:
             raise UserError(f"chains {num}: needs at least {2 * num_groups} for {num_groups} groups")
         group = torch.arange(num, device=self.log_ratio.device) * num_groups // num
-        without = torch.tensor([float(log_mean(self.log_ratio[:, group != g]).sum()) for g in range(num_groups)])
-        spread = float((without.double() - without.double().mean()).square().sum())
+        without = torch.stack([log_mean(self.log_ratio[:, group != g]).sum() for g in range(num_groups)]).double()
+        spread = float((without - without.mean()).square().sum())
         return float(log_mean(self.log_ratio).sum()), math.sqrt((num_groups - 1) / num_groups * spread)
 
 
 def tune_steps(energy: EnergyFunction, schedule: NoiseSchedule, event_shape: tuple[int, ...], seed: int = 0) -> Tensor:
     """Step sizes ``[T]`` of HMC at the conditionals: tuned at levels spread over the ladder, interpolated between them."""
     num_levels = schedule.num_levels
-    last = min(_PILOT_LEVELS, num_levels) - 1
-    chosen = sorted({round(i * (num_levels - 1) / max(1, last)) for i in range(last + 1)})
+    chosen = spread_levels(num_levels, _PILOT_LEVELS)
     index = torch.arange(_PILOT_CHAINS, device=schedule.device)
     noise = Noise(seed, index, 2**49)
     x = noise.normal(*event_shape)
@@ -90,10 +89,8 @@ def tune_steps(energy: EnergyFunction, schedule: NoiseSchedule, event_shape: tup
         tuned = tune_step_size(hmc(NUM_LEAPFROG), target, y, first, pilot, num_steps=20, group=group)
     # In few dimensions any step is accepted; more than a quarter of a period of the spring would turn back.
     share = (tuned.step_size / schedule.sigma[1:][chosen]).double().clamp(max=0.5 * math.pi / NUM_LEAPFROG).log()
-    if len(chosen) == 1:
-        return share.exp() * schedule.sigma[1:]
-    place = torch.arange(num_levels, dtype=torch.float64, device=x.device)
-    return interpolate(place, torch.tensor(chosen, dtype=torch.float64, device=x.device), share).exp() * schedule.sigma[1:]
+    every = torch.arange(num_levels, device=x.device)
+    return interpolate(every, torch.tensor(chosen, device=x.device), share).exp() * schedule.sigma[1:]
 
 
 def level_ratios(

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from springwell.errors import UserError
-from springwell.likelihood.bits import level_log_density
 from springwell.model import Model
 from springwell.noise import Noise
+from springwell.schedule import spread_levels
 
 SCORES_STREAM = 2**48
 MOST_LEVELS = 24
@@ -63,9 +63,7 @@ def score(model: Model, x: Tensor, cell: float = 0.0, seed: int = 0) -> Scores:
         raise UserError(f"images: have shape {list(x.shape[1:])}; the model's have {list(model.event_shape)}")
     noise = Noise(seed, torch.arange(len(x), device=x.device), SCORES_STREAM)
     x = x + cell * (noise.uniform(*model.event_shape) - 0.5)
-    num_levels = model.schedule.num_levels
-    last = min(MOST_LEVELS, num_levels) - 1
-    levels = sorted({round(i * (num_levels - 1) / max(1, last)) for i in range(last + 1)})
+    levels = spread_levels(model.schedule.num_levels, MOST_LEVELS)
     try:
         log_z = model.log_z()
     except UserError:
@@ -73,7 +71,7 @@ def score(model: Model, x: Tensor, cell: float = 0.0, seed: int = 0) -> Scores:
     columns = []
     for t in levels:
         level = torch.full((len(x),), t, device=x.device)
-        f = level_log_density(model, model.schedule.diffuse(x, level, noise), t)
+        f = model.level_f(model.schedule.diffuse(x, level, noise), t)
         known = log_z.value if log_z and t == 0 else log_z.levels[t] if log_z and log_z.levels else None
         columns.append(f - (known or 0.0))
     profile = torch.stack(columns, -1)

@@ -250,3 +250,11 @@ class Welford(NamedTuple):
     def inverse_mass(self) -> Tensor:
         """The variance, drawn a little towards 1e-3 as long as there are few draws, to be the diagonal of M^{-1}."""
         return (self.num_draws * self.variance + 5 * 1e-3) / (self.num_draws + 5)
+
+
+def interpolate(x: Tensor, xs: Tensor, ys: Tensor) -> Tensor:
+    """Piecewise linear through (xs, ys), xs rising, and constant beyond its ends."""
+    right = torch.searchsorted(xs, x).clamp(max=len(xs) - 1)
+    left = (right - 1).clamp(min=0)
+    share = ((x - xs[left]) / (xs[right] - xs[left])).nan_to_num(0.0).clamp(0, 1)
+    return ys[left] + (ys[right] - ys[left]) * share.to(ys)

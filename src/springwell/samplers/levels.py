@@ -21,8 +21,9 @@ from springwell.model import Model
 from springwell.noise import Noise
 from springwell.progress import Reporter, Silent
 from springwell.samplers import make_kernel
-from springwell.samplers.adaptation import Tuned, tune_step_size
-from springwell.training.checkpoint import file_sha256, write_atomically
+from springwell.samplers.adaptation import Tuned, interpolate, tune_step_size
+from springwell.schedule import spread_levels
+from springwell.training.checkpoint import write_atomically
 
 PILOT_STREAM = 2**43
 BAND = (0.6, 0.9)
@@ -79,12 +80,6 @@ class Steps(NamedTuple):
     acceptance: list[float]
 
 
-def spread_levels(num_levels: int, most: int) -> list[int]:
-    """At most so many levels, evenly spread, the first and the last among them."""
-    count = min(num_levels, most)
-    return sorted({round(i * (num_levels - 1) / max(1, count - 1)) for i in range(count)})
-
-
 class Standing(NamedTuple):
     """Chains at the conditionals of levels.
 
@@ -108,17 +103,18 @@ class Standing(NamedTuple):
 def standing(model: Model, levels: list[int], num_chains: int, seed: int, reporter: Reporter | None = None) -> Standing:
     """``num_chains`` chains at each of the levels, ordered by level, from the model's own progressive sampling."""
     wanted = {t + 1 for t in levels} | set(levels)
-    kept: dict[int, list[Tensor]] = {t: [] for t in wanted}
+    # By the index of the batch's first sample, since a batch that ran out of memory begins again.
+    kept: dict[int, dict[int, Tensor]] = {t: {} for t in wanted}
 
     def watch(start: int, sample: Any) -> None:
         if sample.t in wanted:
-            kept[sample.t].append((sample.x - model.shift) / model.scale)
+            kept[sample.t][start] = (sample.x - model.shift) / model.scale
         bar.advance(len(sample.x))
 
     with (reporter or Silent()).bar("pilot samples (levels x chains)", num_chains * (model.schedule.num_levels + 1)) as bar:
         for _ in model.sample_batches(num_chains, seed, watch=watch):
             pass
-    x = {t: torch.cat(parts) for t, parts in kept.items()}
+    x = {t: torch.cat(list(parts.values())) for t, parts in kept.items()}
     scale = model.schedule.scale.float()
     t = torch.tensor(levels, device=model.device).repeat_interleave(num_chains)
     return Standing(t, torch.cat([scale[t] * x[t] for t in levels]), torch.cat([x[t + 1] for t in levels]))
@@ -167,33 +163,28 @@ def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, report
             accepted.append(free.acceptance)
             bar.advance()
     step_size = torch.cat([tuned.step_size for tuned in found])
-    ratio = interpolate(torch.tensor(levels, device=device), (step_size / sigma[levels]).log(), schedule.num_levels).exp()
+    every = torch.arange(schedule.num_levels, device=device)
+    ratio = interpolate(every, torch.tensor(levels, device=device), (step_size / sigma[levels]).log()).exp()
     return Steps(method, sigma * ratio, marginal, levels, [round(a, 4) for a in torch.cat(accepted).tolist()])
 
 
-def interpolate(levels: Tensor, values: Tensor, num_levels: int) -> Tensor:
-    """``[T]``: the values ``[G]`` at levels ``[G]``, linear between them."""
-    if len(levels) == 1:
-        return values.expand(num_levels)
-    t = torch.arange(num_levels, device=values.device)
-    right = torch.searchsorted(levels, t).clamp(1, len(levels) - 1)
-    weight = (t - levels[right - 1]) / (levels[right] - levels[right - 1])
-    return torch.lerp(values[right - 1], values[right], weight.to(values))
-
-
 def kept_steps(model: Model, method: Method, pilot: Pilot, folder: Path, reporter: Reporter) -> Steps:
-    """The step sizes in ``folder``, or newly tuned ones that are written there, also over those of another model or pilot."""
+    """The step sizes in ``folder``, or newly tuned ones that are written there, also over those of another model or pilot.
+
+    Step sizes that were tuned with those of chains without spring serve those that need none, too.
+    """
     path = folder / f"steps-{method}.json"
-    asked = {"model": None if model.source is None else file_sha256(model.source), **pilot._asdict(), **method._asdict()}
-    asked = json.loads(json.dumps(asked))
+    asked = {"model": model.fingerprint(), **pilot._asdict(), **method._asdict()}
+    asked = json.loads(json.dumps({name: value for name, value in asked.items() if name != "free"}))
     try:
         known = json.loads(path.read_text())
-        if known["asked"] == asked and len(known["step_size"]) == model.schedule.num_levels:
+        enough = known["asked"] == asked and (known["free"] or not pilot.free)
+        if enough and len(known["step_size"]) == model.schedule.num_levels:
             step_size = torch.tensor(known["step_size"], dtype=torch.float32, device=model.device)
             return Steps(method, step_size, float(known["marginal"]), known["levels"], known["acceptance"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     steps = tune_levels(model, method, pilot, reporter)
-    values = {**steps._asdict(), "method": str(method), "step_size": steps.step_size.tolist(), "asked": asked}
-    write_atomically(path, json.dumps(values, indent=1) + "\n")
+    written = {"method": str(method), "step_size": steps.step_size.tolist(), "free": pilot.free, "asked": asked}
+    write_atomically(path, json.dumps({**steps._asdict(), **written}, indent=1) + "\n")
     return steps

@@ -42,27 +42,25 @@ class Guard:
         num_levels: T.
         dim: Number of values of a sample.
         lines: The last lines of the log of the run that is resumed.
+        usual: ``[2]``, float64: the mean log-norm of the gradient, and of how many iterations; is kept up to date.
     """
 
-    def __init__(self, num_levels: int, dim: int, lines: list[dict[str, Any]]):
+    def __init__(self, num_levels: int, dim: int, lines: list[dict[str, Any]], usual: Tensor | None = None):
         self.num_levels, self.dim = num_levels, dim
         gaps = [line["loss"] for line in lines if len(line.get("loss", ())) == num_levels]
         self.gaps: deque[list[float | None]] = deque(gaps, TREND)
-        self.usual: Tensor | None = None
-        self.largest: Tensor | None = None
-        self.num_watched = 0
+        self.usual = torch.zeros(2, dtype=torch.float64) if usual is None else usual
+        self.largest = torch.full_like(self.usual[0], -math.inf)
 
     def watch(self, norm: Tensor) -> None:
         """Takes note of the gradient's norm of one iteration, without reading it back."""
         log_norm = norm.detach().double().clamp(min=1e-30).log()
-        if self.usual is None or self.largest is None:
-            self.usual, self.largest = log_norm, torch.full_like(log_norm, -math.inf)
-        if self.num_watched >= ENOUGH_ITERATIONS:
-            self.largest = torch.maximum(self.largest, log_norm - self.usual)
+        mean, count = self.usual
+        rise = torch.where(count >= ENOUGH_ITERATIONS, log_norm - mean, -math.inf)
         # What is not finite stays: the largest of it and anything is nan.
-        self.largest = torch.where(torch.isfinite(log_norm), self.largest, math.nan)
-        self.usual = torch.lerp(self.usual, log_norm, 1 / min(ENOUGH_ITERATIONS, self.num_watched + 1))
-        self.num_watched += 1
+        self.largest = torch.where(torch.isfinite(log_norm), torch.maximum(self.largest, rise), math.nan)
+        count += 1
+        mean.lerp_(log_norm, 1 / count.clamp(max=ENOUGH_ITERATIONS))
 
     def check(self, means: dict[str, list[float | None]], counts: list[float], iteration: int, logged: bool) -> None:
         """Raises DivergenceError for the first thing that is wrong.
@@ -78,7 +76,7 @@ class Guard:
         for t in range(self.num_levels):
             if counts[t] and (reason := self._level(t, {name: means[name][t] for name in means}, counts[t])):
                 raise DivergenceError(f"training diverged before iteration {iteration} at level {t}: {reason}")
-        rise = 0.0 if self.largest is None else float(self.largest)
+        rise = float(self.largest)
         if math.isnan(rise):
             raise DivergenceError(f"training diverged before iteration {iteration}: the gradient is not finite")
         if rise > math.log(RUNAWAY_NORM):

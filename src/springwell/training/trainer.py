@@ -112,11 +112,12 @@ def train(
         if run.finished:
             return Result(run.path, "already finished", c.iterations, 0.0)
         try:
-            while True:
-                try:
-                    return _train(config, run, data, accelerator, reporter, preview, measure, stop_after)
-                except DivergenceError as error:
-                    _roll_back(error, config, run, accelerator, reporter)
+            with _interruptible() as interrupted:
+                while True:
+                    try:
+                        return _train(config, run, data, accelerator, reporter, interrupted, preview, measure, stop_after)
+                    except DivergenceError as error:
+                        _roll_back(error, config, run, accelerator, reporter)
         except OSError as error:
             kept = "its checkpoints are kept: mend that and run the same command again"
             raise UserError(f"--out {run.path}: cannot be written ({error.strerror or error}); {kept}") from None
@@ -133,6 +134,7 @@ def _train(
     data: DataSource,
     accelerator: Accelerator,
     reporter: Reporter,
+    interrupted: threading.Event,
     preview: Callable[[Model, Path], None] | None,
     measure: Callable[[Model], dict[str, Any]] | None,
     stop_after: int | None,
@@ -156,6 +158,7 @@ def _train(
     state = {f"model.{name}": tensor for name, tensor in model_tensors(average, step_size, shift, scale).items()}
     state |= {f"current.{name}": tensor for name, tensor in energy.state_dict().items()}
     state |= _optimizer_tensors(adam, energy) | {"statistics": statistics, "data": torch.tensor(data.fingerprint)}
+    usual = state["guard"] = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
     if accelerator.scaler is not None:
         state["scaler"] = scaler_tensor(accelerator.scaler)
     iteration = start = _restore(state, run, reporter) if run.checkpoints.exists() else 0
@@ -164,7 +167,7 @@ def _train(
     last = c.iterations if stop_after is None else min(c.iterations, start + stop_after)
     rollbacks = num_rollbacks(run, start)
     first_stream = rollbacks * STREAMS_PER_ROLLBACK
-    guard = Guard(num_levels, dim, run.read_metrics()[-TREND:] if start else [])
+    guard = Guard(num_levels, dim, run.read_metrics()[-TREND:] if start else [], usual)
 
     def save() -> None:
         if accelerator.scaler is not None:
@@ -195,7 +198,6 @@ def _train(
     began = time.monotonic()
     with (
         _Log(run, start, c.tensorboard, main) as log,
-        _interruptible() as interrupted,
         reporter.bar(f"training {run.path}", c.iterations, start) as bar,
         closing(_in_time(draw, start * c.accumulate, last * c.accumulate, prefetch=len(data.event_shape) > 1)) as batches,
     ):
