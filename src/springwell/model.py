@@ -7,6 +7,7 @@ log_p = model.log_density(x)
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -84,6 +85,12 @@ def initial_step_size(config: Config, schedule: NoiseSchedule) -> Tensor:
     return (config.sampler.step_fraction * schedule.sigma[1:]).float()
 
 
+def model_tensors(energy: torch.nn.Module, step_size: Tensor, shift: Tensor, scale: Tensor) -> dict[str, Tensor]:
+    """What a model is, by name: its weights, step sizes and standardisation."""
+    weights = {f"energy.{name}": tensor for name, tensor in energy.state_dict().items()}
+    return {**weights, "step_size": step_size, "shift": shift, "scale": scale}
+
+
 class LogZ(NamedTuple):
     """log int exp f(scale_0 u, 0) du, u = x_0 in standardised coordinates; nats.
 
@@ -136,7 +143,6 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         self.shift, self.scale, self.iteration, self.source = shift, scale, iteration, source
         self._normaliser: Normaliser | None = None
         self._log_z: LogZ | None = None
-        self._fingerprint: str | None = None
 
     @property
     def device(self) -> torch.device:
@@ -152,13 +158,13 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         self.step_size, self.shift, self.scale = self.step_size.to(device), self.shift.to(device), self.scale.to(device)
         return self
 
-    def fingerprint(self) -> str | None:
-        """The SHA-256 of the file that it was loaded from."""
-        if self._fingerprint is None and self.source is not None:
-            from springwell.training.checkpoint import file_sha256
-
-            self._fingerprint = file_sha256(self.source)
-        return self._fingerprint
+    def fingerprint(self) -> str:
+        """The SHA-256 of its tensors, by which files about a model know it again."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(model_tensors(self.energy, self.step_size, self.shift, self.scale).items()):
+            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def open_data(self, images: ImageConfig | None = None, reporter: Reporter | None = None) -> DataSource:
         """The data that it was trained on, read as ``images`` says instead of as in training."""
@@ -351,18 +357,17 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         """Takes log Z from the likelihood.json at ``path``, which must be of this model."""
         try:
             found = json.loads(Path(path).read_text())
-            iteration, levels = found["iteration"], tuple(reversed(found["log_z_levels"]))
+            levels = tuple(reversed(found["log_z_levels"]))
             value, lower, upper = (float(found[name]) for name in ("log_z", "log_z_lower", "log_z_upper"))
             log_z = LogZ(value, lower, upper, float(found["log_z_standard_error"]), str(found["verdict"]), levels)
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from None
         except (ValueError, KeyError, TypeError, OverflowError):
             raise UserError(f"{path}: was not written by `springwell likelihood`") from None
-        if iteration != self.iteration or found.get("data") != self.config.data:
-            theirs = f"{found.get('data')}, iteration {iteration}"
-            raise UserError(
-                f"{path}: is of {theirs}, the model of {self.config.data}, iteration {self.iteration}; measure it again"
-            )
+        if found.get("weights") != self.fingerprint():
+            theirs = f"{found.get('data')}, iteration {found.get('iteration')}"
+            ours = f"{self.config.data}, iteration {self.iteration}"
+            raise UserError(f"{path}: is of other weights ({theirs}; the model: {ours}); run `springwell likelihood` again")
         self._log_z = log_z
 
     @torch.no_grad()

@@ -70,9 +70,27 @@ def test_likelihood_writes_what_log_density_reads(folder, out, capsys):
     # The same command finds its parts; another model's file is refused.
     _, again, _ = run(capsys, "likelihood", folder, "--out", out, *QUICK)
     assert again["log_z"] == result["log_z"]
-    (out / "likelihood.json").write_text(json.dumps({**stored, "iteration": 8}))
-    with pytest.raises(UserError, match="iteration 8"):
+    (out / "likelihood.json").write_text(json.dumps({**stored, "weights": "0", "iteration": 8}))
+    with pytest.raises(UserError, match=r"is of other weights .*iteration 8"):
         model.use_likelihood(out / "likelihood.json")
+
+
+def test_damaged_parts_are_computed_again(folder, out, capsys):
+    _, before, _ = run(capsys, "likelihood", folder, "--out", out, *QUICK)
+    parts = sorted((out / ".likelihood").rglob("*.npz"))
+    assert len(parts) > 4
+    parts[0].write_bytes(parts[0].read_bytes()[:100])
+    parts[1].write_bytes(b"")
+    parts[2].write_bytes(parts[2].read_bytes()[:-200] + bytes(200))
+    _, after, _ = run(capsys, "likelihood", folder, "--out", out, *QUICK)
+    assert after["log_z"] == before["log_z"]
+    assert after["rounds"] == before["rounds"]
+
+
+def test_chains_that_made_no_steps_are_doubted(folder, out, capsys):
+    _, result, _ = run(capsys, "likelihood", folder, "--out", out, *QUICK, "--burn", "0", "--tolerance", "1000")
+    assert result["verdict"] != "ok"
+    assert "made no steps" in result["reason"]
 
 
 def test_strict_tells_by_its_exit_code(folder, out, capsys):
@@ -96,6 +114,18 @@ def test_score_ranks_and_tells_apart(folder, tmp_path, capsys):
         assert arrays["score"].argsort()[:10].tolist() == result["least_likely"]
         assert arrays["profile"].shape == (50, 3)
         np.testing.assert_allclose(arrays["profile"][:, 0], arrays["score"])
+
+
+def test_score_of_one_image_and_of_a_stale_likelihood(folder, tmp_path, capsys):
+    code, result, _ = run(capsys, "score", folder, "digits@test", "--num", 1, "--out", tmp_path / "one")
+    assert code == 0
+    assert result["mean_standard_error"] is None
+    (tmp_path / "likelihood.json").write_text("{}")
+    code, result, _ = run(
+        capsys, "score", folder, "digits@test", "--num", 2, "--likelihood", tmp_path / "likelihood.json", "--out", tmp_path
+    )
+    assert code == 2
+    assert "was not written by" in result["error"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import os
@@ -13,7 +12,6 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell import __version__
 from springwell.cli.common import Common, Context, place, writable, write_errors
 from springwell.errors import InterruptionError, UserError
 
@@ -43,7 +41,7 @@ class LikelihoodCommand:
     seed: int = 0
     """Results depend on the seed, not on the number of processes."""
     batch: int | None = None
-    """Chains that run side by side. Default: as many as fit in memory."""
+    """Chains that run side by side. Default: 64 images, 1024 vectors, or fewer if memory is short."""
     out: Path | None = None
     """Where to write likelihood.json and likelihood.png. Default: the run directory, ./NAME-likelihood for other models."""
     strict: bool = False
@@ -74,8 +72,8 @@ class ScoreCommand:
 
 def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str, Any]:
     from springwell import plots
-    from springwell.likelihood.bracket import Settings, Work
-    from springwell.likelihood.measure import default_chains, measure
+    from springwell.likelihood.bracket import Work
+    from springwell.likelihood.measure import measure, settings_for, work_name
     from springwell.model import LIKELIHOOD
     from springwell.training.checkpoint import write_atomically
     from springwell.training.run import find, load_folder
@@ -93,20 +91,9 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
             folder = find(command.run)
         model = load_folder(folder, processes.device, context.reporter.warn)
         writable(out)
-        dim = math.prod(model.event_shape)
-        settings = Settings(
-            command.tolerance * dim * math.log(2),
-            command.densities,
-            command.budget,
-            command.repeats,
-            command.chains or default_chains(model),
-            command.seed,
-            command.batch or max(model.automatic_batch(), command.chains or default_chains(model)),
-        )
-        # Finished parts of the same work on the same weights; a larger budget or another tolerance uses them too.
-        same = {name: v for name, v in dataclasses.asdict(settings).items() if name not in ("tolerance", "densities", "budget")}
-        key = repr([__version__, same, command.burn, model.iteration, model.fingerprint()])
-        kept = out / ".likelihood" / hashlib.sha256(key.encode()).hexdigest()[:16]
+        c = command
+        settings = settings_for(model, c.tolerance, c.densities, c.budget, c.seed, c.repeats, c.chains, c.batch)
+        kept = out / ".likelihood" / work_name(model, settings, command.burn)
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
         work = Work(kept, rank, world, processes.first, context.reporter)
         try:
@@ -131,15 +118,24 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
     last = r["rounds"][-1]
     n, k = last["forward"]["num_chains"], last["num_densities"]
     lines = []
+    above = {"ok": "conservative", "crossed": "no bound: see the verdict"}.get(
+        r["verdict"], "conservative if chains have converged"
+    )
+
+    def span(name: str, unit: float) -> str:
+        low, high = (
+            f"{r[f'{name}_{end}']:.4f} +- {unit * r[f'log_z_{bound}_standard_error']:.4f}"
+            for end, bound in (("optimistic", "lower"), ("conservative", "upper"))
+        )
+        error = f"and +- {r[f'{name}_standard_error_data']:.4f} of the data"
+        return f"{low} (log Z from below, optimistic) ... {high} (from above, {above}), {error}"
+
     what = f"{r['num_images']} {r['split']} {'images' if r['quantised'] else 'points'}"
     if r["quantised"]:
         how = f"{round(2 / r['cell']) + 1} grey values{', dequantised' if r['dequantised'] else ''}"
         noise = f", initial noise {r['initial_noise']:.3g}" if r["initial_noise"] else ""
-        errors = f"+- {r['bits_per_dim_standard_error_data']:.4f} (data)"
-        span = f"{r['bits_per_dim_optimistic']:.4f} (log Z from below, optimistic) ... {r['bits_per_dim_conservative']:.4f}"
-        lines.append(f"bits/dim  {span} (from above, conservative) {errors}; {what}, {how}{noise}")
-    span = f"{r['nll_optimistic']:.4f} (optimistic) ... {r['nll_conservative']:.4f} (conservative)"
-    lines.append(f"nll       {span} +- {r['nll_standard_error_data']:.4f} (data) nats; {what}")
+        lines.append(f"bits/dim  {span('bits_per_dim', 1 / (r['dim'] * math.log(2)))}; {what}, {how}{noise}")
+    lines.append(f"nll       {span('nll', 1.0)} nats; {what}")
 
     def line(name: str, e: dict[str, Any], note: str) -> str:
         return f"{name:<10}{e['value']:.3f} +- {e['standard_error']:.3f} nats   {note}"
@@ -191,7 +187,7 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
     cell = evaluation_data(model)[0].cell if model.config.images.dequantise or not noisy else 0.0
     found, pixels = {}, {}
     for name in (command.images, *([command.against] if command.against else [])):
-        source = open_source(name, command.num, config, context.reporter)
+        source = open_source(name, command.num, config, context.reporter, fewest=1)
         if tuple(source.shape) != model.event_shape:
             shapes = f"{list(source.shape)}; the model's have {list(model.event_shape)}"
             raise UserError(f"{name}: images have shape {shapes}")
@@ -199,13 +195,14 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
         found[name] = score(model, scaled(pixels[name].to(model.device)), cell, command.seed)
     first = found[command.images]
     order = first.score.argsort()
-    error = first.score.std() / math.sqrt(len(first.score))
+    error = float(first.score.std()) / math.sqrt(len(first.score)) if len(first.score) > 1 else None
     result: dict[str, Any] = {
         "images": command.images,
         "num": len(first.score),
-        "normalised": first.normalised,
+        "normalised": first.log_z is not None,
+        "verdict": first.log_z and first.log_z.verdict,
         "mean": float(first.score.mean()),
-        "mean_standard_error": float(error),
+        "mean_standard_error": error,
         "least_likely": order[:10].tolist(),
         "levels": first.levels,
         "profile": first.profile.mean(0).tolist(),
@@ -219,7 +216,7 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
             "against_num": len(other.score),
             "against_mean": float(other.score.mean()),
             "auroc": area,
-            "auroc_standard_error": spread,
+            "auroc_standard_error": spread if math.isfinite(spread) else None,
             "auroc_levels": by_level,
         }
     with write_errors(out):
@@ -230,13 +227,15 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
         save_png(grid(images, min(16, len(images))), out / "scores.png")
         write_atomically(out / "scores.json", json.dumps(result, indent=1) + "\n")
     if not command.common.json:
-        kind = "log-density" if first.normalised else "f (log-density up to a constant: no likelihood.json)"
-        mean = f"{result['mean']:.2f} +- {result['mean_standard_error']:.2f} nats"
+        kind = (
+            f"log-density (log Z: {result['verdict']})" if first.log_z else f"f, the log-density up to a constant ({first.why})"
+        )
+        mean = f"{result['mean']:.2f}" + ("" if error is None else f" +- {error:.2f}") + " nats"
         print(f"score     mean {mean}, {kind}, {result['num']} images of {command.images}")
         print(f"outliers  least likely first: {', '.join(map(str, result['least_likely']))}")
         if command.against:
             sets = f"{result['num']} images of {command.images} against {result['against_num']} of {command.against}"
-            print(f"auroc     {result['auroc']:.4f} +- {result['auroc_standard_error']:.4f}, {sets}")
+            print(f"auroc     {result['auroc']:.4f}" + (f" +- {spread:.4f}" if math.isfinite(spread) else "") + f", {sets}")
             best = max(range(len(by_level)), key=lambda i: by_level[i])
             print(f"levels    AUROC by level: best {by_level[best]:.4f} at level {first.levels[best]}")
         print(f"written: {out / 'scores.json'}, {out / 'scores.npz'}, {out / 'scores.png'} (16 least, 16 most likely)")

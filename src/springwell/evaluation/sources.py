@@ -66,7 +66,7 @@ class Images:
 
 
 def open_source(
-    text: str, num: int | None = None, images: ImageConfig | None = None, reporter: Reporter | None = None
+    text: str, num: int | None = None, images: ImageConfig | None = None, reporter: Reporter | None = None, fewest: int = FEWEST
 ) -> Images:
     """The first images of a source.
 
@@ -75,14 +75,15 @@ def open_source(
         num: How many; None for all there are, but 50,000 at most.
         images: Their size, and where data sets are.
         reporter: Is told of long work, and of images that are left out.
+        fewest: Refuse sources with fewer images.
     """
     images, reporter = images or ImageConfig(), reporter or Silent()
     try:
         found = _open(text, num or MOST, images, reporter)
     except UnusableDataError as error:
         raise UserError(f"{text}: {error}") from None
-    if found.num < max(FEWEST, num or 0):
-        what = f"--num {num} asks for more" if num is not None and num > found.num >= FEWEST else f"{FEWEST} are the fewest"
+    if found.num < max(fewest, num or 0):
+        what = f"--num {num} asks for more" if num is not None and num > found.num >= fewest else f"{fewest} are the fewest"
         raise UserError(f"{text}: has {found.num} images; {what}")
     return found
 

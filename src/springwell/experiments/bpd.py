@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 from springwell.experiments.common import markdown, write
-from springwell.likelihood.bracket import Settings, Work
-from springwell.likelihood.measure import default_chains, measure
+from springwell.likelihood.bracket import Work
+from springwell.likelihood.measure import measure, settings_for, work_name
 from springwell.plots import new_figure, ticks
 from springwell.progress import Reporter
 from springwell.training.run import load
@@ -29,19 +28,10 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
     ax = axes[0, 0]
     for name in shipped:
         model = load(name, "cpu" if device == "auto" else device)
-        dim = math.prod(model.event_shape)
         for s in range(seed, seed + SEEDS):
-            settings = Settings(
-                TOLERANCE * dim * math.log(2),
-                max(1, densities // 2),
-                densities,
-                8,
-                default_chains(model),
-                s,
-                model.automatic_batch(),
-            )
+            settings = settings_for(model, TOLERANCE, max(1, densities // 2), densities, s)
             reporter.say(f"{name}, seed {s}")
-            work = Work(out / "runs" / f"bpd-{name}-{s}-{burn}", reporter=reporter)
+            work = Work(out / "runs" / f"bpd-{name}" / work_name(model, settings, burn), reporter=reporter)
             record = measure(model, settings, 10_000, burn=burn, work=work).record
             low, high = record["bits_per_dim_optimistic"], record["bits_per_dim_conservative"]
             middle, error = record["bits_per_dim"], record["bits_per_dim_standard_error_log_z"]

@@ -27,6 +27,8 @@ References:
 from __future__ import annotations
 
 import math
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -113,16 +115,23 @@ class Work:
         self.folder.mkdir(parents=True, exist_ok=True)
         paths = [self.folder / f"{name}-{i}.npz" for i in range(len(compute))]
         for i, (path, part) in enumerate(zip(paths, compute, strict=True)):
-            if i % self.world == self.rank and not path.exists():
+            if i % self.world == self.rank and _load(path, "cpu") is None:
                 _save(path, part())
         with self.barrier():
             pass
-        return [_load(path, device) for path in paths]
+        found = [_load(path, device) for path in paths]
+        if lost := [path for path, part in zip(paths, found, strict=True) if part is None]:
+            raise UserError(f"{lost[0]}: is not there; its process has ended? Run the same command again")
+        return found
 
 
-def _load(path: FilePath, device: torch.device | str) -> dict[str, Tensor]:
-    with np.load(path) as arrays:
-        return {key: torch.from_numpy(value).to(device) for key, value in arrays.items()}
+def _load(path: FilePath, device: torch.device | str) -> dict[str, Tensor] | None:
+    """None for a part that is not there or damaged."""
+    try:
+        with np.load(path) as arrays:
+            return {key: torch.from_numpy(value).to(device) for key, value in arrays.items()}
+    except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error):
+        return None
 
 
 def _save(path: FilePath, values: dict[str, Tensor]) -> None:
@@ -185,9 +194,9 @@ class Bracket(NamedTuple):
         return self.rounds[-1].upper
 
     @property
-    def highest(self) -> float:
+    def highest(self) -> Estimate:
         """The most cautious upper bound."""
-        return max(upper.value for upper in self.upper.values())
+        return max(self.upper.values(), key=lambda upper: upper.value)
 
     def record(self) -> dict[str, Any]:
         """Everything but tensors, for JSON."""
@@ -197,7 +206,9 @@ class Bracket(NamedTuple):
             "log_z": self.value,
             "log_z_standard_error": self.standard_error,
             "log_z_lower": self.lower.value,
-            "log_z_upper": self.highest,
+            "log_z_lower_standard_error": self.lower.standard_error,
+            "log_z_upper": self.highest.value,
+            "log_z_upper_standard_error": self.highest.standard_error,
             "gap": {s: dict(zip(("nats", "standard_error"), self.rounds[-1].gap(s), strict=True)) for s in self.upper},
             "thermodynamic_integration": dict(zip(("value", "standard_error"), self.thermodynamic, strict=True)),
             "log_z_levels": self.log_z_levels,

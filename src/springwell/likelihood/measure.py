@@ -11,6 +11,7 @@ and a bracket from chains whose mean f still changes in the second half of their
 
 from __future__ import annotations
 
+import hashlib
 import math
 import warnings
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from springwell import __version__
 from springwell.errors import UserError
 from springwell.likelihood.annealed import COLLAPSED, Path, level_path
 from springwell.likelihood.bits import POINTS_STREAM, Points, evaluation_points, to_bits
@@ -43,9 +45,29 @@ class Measured(NamedTuple):
     record: dict[str, Any]
 
 
-def default_chains(model: Model) -> int:
-    """Chains per repeat, if nobody says."""
-    return 512 if len(model.event_shape) == 1 else 16
+def settings_for(
+    model: Model,
+    tolerance: float,
+    densities: int,
+    budget: int,
+    seed: int = 0,
+    systems: int = 8,
+    chains: int | None = None,
+    batch: int | None = None,
+) -> Settings:
+    """Settings with ``tolerance`` in bits/dim, and with numbers of chains that suit the model if nobody says."""
+    few, most = (512, 1024) if len(model.event_shape) == 1 else (16, 64)
+    chains = chains or few
+    # Not all that fits: processes share batches, and a part is found again only if it was cut as before.
+    batch = batch or max(chains, min(most, model.automatic_batch()))
+    nats = tolerance * math.prod(model.event_shape) * math.log(2)
+    return Settings(nats, densities, budget, systems, chains, seed, batch)
+
+
+def work_name(model: Model, settings: Settings, burn: int) -> str:
+    """A name for finished parts of the same work on the same weights; another tolerance or number of densities shares it."""
+    same = [settings.systems, settings.chains, settings.seed, settings.batch, settings.num_leapfrog, burn]
+    return hashlib.sha256(repr([__version__, same, model.fingerprint()]).encode()).hexdigest()[:16]
 
 
 @torch.inference_mode(False)
@@ -69,7 +91,7 @@ def measure(
     points = evaluation_points(model, num, split, settings.seed, work.reporter)
     path = level_path(model.energy, model.schedule, model.event_shape)
     sources, described = draw_sources(model, path, settings, burn, work)
-    doubts = []
+    doubts = [] if burn else ["chains from noise and from held-out data made no steps, so nothing shows that they are draws"]
     for name, s in described.items():
         if abs(s["drift"]) > LIKELY * s["drift_standard_error"]:
             change = f"{s['drift']:+.3g} +- {s['drift_standard_error']:.2g} nats in the last {burn - burn // 2} steps"
@@ -85,6 +107,7 @@ def measure(
     record: dict[str, Any] = {
         "data": model.config.data,
         "iteration": model.iteration,
+        "weights": model.fingerprint(),
         "split": split,
         "num_images": len(f),
         "dim": dim,
@@ -94,7 +117,7 @@ def measure(
         "quantised": points.cell > 0,
         "nll": nats(found.value),
         "nll_optimistic": nats(found.lower.value),
-        "nll_conservative": nats(found.highest),
+        "nll_conservative": nats(found.highest.value),
         "nll_standard_error_data": error,
         "nll_standard_error_log_z": found.standard_error,
         "mean_f": float(f.mean()),

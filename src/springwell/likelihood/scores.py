@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from springwell.errors import UserError
-from springwell.model import Model
+from springwell.model import LogZ, Model
 from springwell.noise import Noise
 from springwell.schedule import spread_levels
 
@@ -38,16 +38,18 @@ class Scores(NamedTuple):
     """Of N images.
 
     Attributes:
-        score: ``[N]``, float64: log g(x_0) if ``normalised``, else f.
+        score: ``[N]``, float64: log g(x_0), or f without ``log_z``.
         profile: ``[N, L]``: log p_t(x_t), or f where log Z_t is not known.
         levels: The L levels of the profile.
-        normalised: Whether log Z was known.
+        log_z: The log Z that normalises them, or None.
+        why: Why there is none.
     """
 
     score: Tensor
     profile: Tensor
     levels: list[int]
-    normalised: bool
+    log_z: LogZ | None
+    why: str = ""
 
 
 def score(model: Model, x: Tensor, cell: float = 0.0, seed: int = 0) -> Scores:
@@ -64,10 +66,11 @@ def score(model: Model, x: Tensor, cell: float = 0.0, seed: int = 0) -> Scores:
     noise = Noise(seed, torch.arange(len(x), device=x.device), SCORES_STREAM)
     x = x + cell * (noise.uniform(*model.event_shape) - 0.5)
     levels = spread_levels(model.schedule.num_levels, MOST_LEVELS)
+    log_z, why = None, ""
     try:
         log_z = model.log_z()
-    except UserError:
-        log_z = None
+    except UserError as error:
+        why = str(error)
     columns = []
     for t in levels:
         level = torch.full((len(x),), t, device=x.device)
@@ -76,7 +79,7 @@ def score(model: Model, x: Tensor, cell: float = 0.0, seed: int = 0) -> Scores:
         columns.append(f - (known or 0.0))
     profile = torch.stack(columns, -1)
     units = float(model.scale.double().log().sum()) if log_z else 0.0
-    return Scores(profile[:, 0] - units, profile, levels, log_z is not None)
+    return Scores(profile[:, 0] - units, profile, levels, log_z, why)
 
 
 def auroc(a: Tensor, b: Tensor) -> tuple[float, float]:

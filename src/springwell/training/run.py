@@ -29,7 +29,7 @@ from springwell.config import Config, difference, from_dict, to_dict
 from springwell.errors import UserError
 from springwell.hub import HUB_ID, download
 from springwell.locks import locked
-from springwell.model import Model, build_energy, build_schedule
+from springwell.model import Model, build_energy, build_schedule, model_tensors
 from springwell.training.checkpoint import (
     Checkpoint,
     good_checkpoints,
@@ -150,12 +150,6 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError:
         raise UserError(f"{path}: not valid JSON") from None
-
-
-def model_tensors(energy: torch.nn.Module, step_size: Tensor, shift: Tensor, scale: Tensor) -> dict[str, Tensor]:
-    """What a model is, by name: its weights, step sizes and standardisation."""
-    weights = {f"energy.{name}": tensor for name, tensor in energy.state_dict().items()}
-    return {**weights, "step_size": step_size, "shift": shift, "scale": scale}
 
 
 def load(source: Path | str, device: torch.device | str = "cpu", warn: Callable[[str], None] = lambda line: None) -> Model:

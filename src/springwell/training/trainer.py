@@ -34,14 +34,14 @@ from springwell.data.source import DataSource, open_data
 from springwell.devices import automatic_device
 from springwell.energy import EnergyResNet
 from springwell.errors import DivergenceError, InterruptionError, UserError
-from springwell.model import Model, build_energy, build_schedule, initial_step_size
+from springwell.model import Model, build_energy, build_schedule, initial_step_size, model_tensors
 from springwell.noise import Noise
 from springwell.progress import Reporter, Silent, Terminal
 from springwell.samplers import Chains, adapt_step_size, make_kernel
 from springwell.training.checkpoint import good_checkpoints, match, save_checkpoint
 from springwell.training.ema import update_ema
 from springwell.training.guard import GUARD_EVERY, TREND, Guard
-from springwell.training.run import Run, model_tensors, read_lines
+from springwell.training.run import Run, read_lines
 
 Batch = TypeVar("Batch")
 STATISTICS = ("count", "loss", "f_pos", "f_neg", "displacement", "acceptance")
