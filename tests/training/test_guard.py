@@ -133,13 +133,21 @@ def test_a_rolled_back_run_that_is_interrupted_ends_with_the_same_bits(tmp_path,
     assert Run(tmp_path / "whole").read_metrics() == Run(tmp_path / "parts").read_metrics()
 
 
+def test_a_rollback_that_did_not_help_is_followed_by_one_that_goes_further_back(tmp_path, poisoned):
+    poisoned(tmp_path / "run", 2)
+    assert train(tiny(checkpoint_every=5), tmp_path / "run", "cpu", Silent()).status == "finished"
+    first, second = (line for line in Run(tmp_path / "run").read_metrics() if "rollback" in line)
+    assert (first["iteration"], second["iteration"]) == (5, 5)
+    assert (first["lr_factor"], second["lr_factor"]) == (0.5, 0.1)
+
+
 def test_rollbacks_are_bounded_and_then_there_is_advice(tmp_path, poisoned):
     poisoned(tmp_path / "run", 100)
     words = r"rolled back 3 times already; the last good checkpoint is checkpoint-00000010; try a lower --lr"
     with pytest.raises(DivergenceError, match=words):
         train(tiny(), tmp_path / "run", "cpu", Silent())
     factors = [line["lr_factor"] for line in Run(tmp_path / "run").read_metrics() if "rollback" in line]
-    assert factors == [0.5, 0.25, 0.125]
+    assert factors == [0.5, 0.1, 0.01]
     with pytest.raises(DivergenceError, match="rolled back 3 times already"):
         train(tiny(), tmp_path / "run", "cpu", Silent())
 
@@ -194,7 +202,10 @@ def test_without_a_checkpoint_a_rollback_begins_anew(tmp_path, poisoned):
 
 @pytest.mark.parametrize("name", ["mlp", "resnet"])
 def test_a_provoked_divergence_never_costs_a_checkpoint(tmp_path, name):
-    """A hundred times the learning rate, one step per chain from x_{t+1}, no clipping, no spectral norm."""
+    """A hundred times the learning rate, one step per chain from x_{t+1}, no clipping, no spectral norm.
+
+    Images recover at a lower learning rate; in the plane such chains diverge at any.
+    """
     values = {
         "iterations": 300,
         "batch": 24,
@@ -211,10 +222,14 @@ def test_a_provoked_divergence_never_costs_a_checkpoint(tmp_path, name):
         config = changed(base, "training", **values, lr=100 * base.training.lr, lr_decay="constant")
         config = changed(changed(config, "network", width=8, spectral_norm=False), "sampler", num_steps=1)
     told = Listener()
-
-    with pytest.raises(DivergenceError, match="rolled back 3 times already"):
-        train(config, tmp_path / "run", "cpu", told)
-    assert sum("times the learning rate and other noise" in line for line in told.said) == 3
+    if name == "mlp":
+        with pytest.raises(DivergenceError, match="rolled back 3 times already"):
+            train(config, tmp_path / "run", "cpu", told)
+    else:
+        assert train(config, tmp_path / "run", "cpu", told).status == "finished"
+    num_rollbacks = sum("times the learning rate and other noise" in line for line in told.said)
+    assert num_rollbacks == sum("rollback" in line for line in Run(tmp_path / "run").read_metrics())
+    assert num_rollbacks == 3 if name == "mlp" else 1 <= num_rollbacks <= 3
     kept = list((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
     for path in kept:
         assert all(bool(torch.isfinite(tensor).all()) for tensor in load_file(path).values())

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +118,19 @@ class Run:
         """The lines of metrics.jsonl."""
         return read_lines(self.metrics_path)
 
-    def truncate_logs(self, iteration: int) -> None:
-        """Drops the lines after ``iteration``: the resumed run writes them again, and exactly the same."""
+    def truncate_logs(self, iteration: int, rollbacks: Sequence[dict[str, Any]] | None = None) -> None:
+        """Drops the lines after ``iteration``: the resumed run writes them again, and exactly the same.
+
+        Args:
+            iteration: The last to keep.
+            rollbacks: All lines of rollbacks, if there is a new one.
+        """
         for path in (self.metrics_path, self.fid_path):
-            if path.exists():
+            if path.exists() or (rollbacks and path == self.metrics_path):
                 kept = [line for line in read_lines(path) if line["iteration"] <= iteration]
+                if rollbacks and path == self.metrics_path:
+                    kept = [line for line in kept if "rollback" not in line] + list(rollbacks)
+                    kept.sort(key=lambda line: line["iteration"])
                 write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def save_model(self, energy: torch.nn.Module, step_size: Tensor, shift: Tensor, scale: Tensor) -> None:

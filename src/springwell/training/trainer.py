@@ -48,8 +48,8 @@ STATISTICS = ("count", "loss", "f_pos", "f_neg", "displacement", "acceptance")
 LEVEL_STREAM = 2**41
 # Streams of noise between one attempt and the next; no run has so many iterations.
 STREAMS_PER_ROLLBACK = 2**36
-ROLLBACK_FACTOR = 0.5
-MAX_ROLLBACKS = 3
+# On the learning rate after so many rollbacks. A rare accident needs little; what happens again needs much.
+ROLLBACK_FACTORS = (1.0, 0.5, 0.1, 0.01)
 # What the backends say when a process that they talk to is gone.
 LOST_PEER = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "NCCL communicator was aborted")
 # How often many processes ask each other whether one was told to stop; each time they wait for their devices.
@@ -204,7 +204,7 @@ def _train(
         if measure and start and c.fid_every and start % c.fid_every == 0 and not _known(run, start, accelerator):
             measured()
         while iteration < last and not _agree_to_stop(interrupted, accelerator, iteration):
-            lr = learning_rate(config, iteration) * ROLLBACK_FACTOR**rollbacks
+            lr = learning_rate(config, iteration) * ROLLBACK_FACTORS[rollbacks]
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.zero_grad()
@@ -336,24 +336,37 @@ def num_rollbacks(run: Run, iteration: int) -> int:
 
 
 def _roll_back(error: DivergenceError, config: Config, run: Run, accelerator: Accelerator, reporter: Reporter) -> None:
-    """Records that training goes back to its last good checkpoint, or raises the error with advice if it may not again."""
-    good = next(good_checkpoints(run.checkpoints, lambda line: None), None) if run.checkpoints.exists() else None
-    kept = f"the last good checkpoint is {good.path.stem}" if good else "no checkpoint was made before it"
-    start = good.iteration if good else 0
+    """Records that training goes back to a good checkpoint, or raises the error with advice if it may not again.
+
+    That is the newest one, but where no new one was made since the last rollback the one before it: a state may be finite and
+    on its way to divergence.
+    """
     accelerator.wait_for_everyone()
-    done = num_rollbacks(run, start)
-    if config.training.on_divergence == "stop" or done >= MAX_ROLLBACKS:
-        tried = f"rolled back {done} times already; " if done else ""
+    past = [line for line in run.read_metrics() if "rollback" in line]
+    good = (
+        [(c.iteration, c.path) for c in good_checkpoints(run.checkpoints, lambda line: None)]
+        if run.checkpoints.exists()
+        else []
+    )
+    kept = f"the last good checkpoint is {good[0][1].stem}" if good else "no checkpoint was made before it"
+    if config.training.on_divergence == "stop" or len(past) + 1 >= len(ROLLBACK_FACTORS):
+        tried = f"rolled back {len(past)} times already; " if past else ""
         advice = "try a lower --lr, a --clip, more --num-steps or --chain-start data, in a new --out"
         raise DivergenceError(f"{error}; {tried}{kept}; {advice}") from None
+    start = good[0][0] if good else 0
+    if past and past[-1]["iteration"] >= start:
+        first = not good or good[-1][0] <= config.training.checkpoint_every
+        start = next((n for n, _ in good if n < past[-1]["iteration"]), 0 if first else good[-1][0])
     accelerator.free_memory()
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        factor = ROLLBACK_FACTOR ** (done + 1)
-        line = {"iteration": start, "rollback": done + 1, "lr_factor": factor, "reason": str(error)}
-        run.truncate_logs(start)
-        with run.metrics_path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        for number, path in good:
+            if number > start:
+                path.with_suffix(".json").unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+        factor = ROLLBACK_FACTORS[len(past) + 1]
+        past.append({"iteration": start, "rollback": len(past) + 1, "lr_factor": factor, "reason": str(error)})
+        run.truncate_logs(start, [{**line, "iteration": min(line["iteration"], start)} for line in past])
         reporter.warn(f"{error}; going back to iteration {start} with {factor:g} times the learning rate and other noise")
     accelerator.wait_for_everyone()
 
