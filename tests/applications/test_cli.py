@@ -216,13 +216,13 @@ def test_simulated_measurements_are_judged(run, tmp_path, capsys):
     assert 16 < psnr["measurement"]["psnr"] < 18
     assert psnr["mean"]["num"] == 3
     assert "psnr measurement" in capsys.readouterr().out
-    (tmp_path / "restored" / "1.png").unlink()
+    (tmp_path / "images-denoise" / "1.png").unlink()
     assert run(*command)["psnr"] == psnr
 
 
 def test_vectors_are_compared_with_the_exact_conditional(run, tmp_path):
     result = run("inpaint", "checkerboard", "--given", "0=0.5", "--num", 50, "--sweeps", 1)
-    assert (tmp_path / "inpainted.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "checkerboard-inpainted.png").read_bytes().startswith(b"\x89PNG")
     assert 0 < result["ks_data"] < 1
     assert result["ks_null_95"] == pytest.approx(1.358 / 50**0.5)
     run("inpaint", "checkerboard", "--given", "1=-0.5", "--num", 20, "--sweeps", 0, "--out", "x.npy")
@@ -325,7 +325,7 @@ def test_operators_that_cannot_be_used_are_one_line(run, tmp_path, code, words):
     assert str(caught.value).startswith("--operator own.py:f: ")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "restored").exists()
+    assert not (tmp_path / "x-custom").exists()
 
 
 def test_the_file_of_an_operator_may_hold_dataclasses(tmp_path):

@@ -74,7 +74,7 @@ class InpaintCommand:
     """Crop and resize images to the model's size, and convert them to its channels."""
     out: Path | None = None
     """The folder to write: NAME.png, the image without what is hidden and the samples, and NAME-0.png ... each by itself. For
-    vectors a .png, .npy or .npz. Default: inpainted, or inpainted.png."""
+    vectors a .png, .npy or .npz. Default: IMAGE-inpainted, or RUN-inpainted.png."""
     steps: int | None = None
     """MCMC steps per level. Default: the run's own; 5 for vectors."""
     common: Common = dataclasses.field(default_factory=Common)
@@ -112,8 +112,9 @@ class RestoreCommand:
     """Only so many of the first images. Default: all of a folder, 20 of a data set."""
     resize: bool = False
     """Crop and resize images to the size that is needed, and convert them to the model's channels."""
-    out: Path = Path("restored")
-    """The folder to write: NAME.png (measurement, mean, standard deviation, samples), each of these by itself, NAME.npz."""
+    out: Path | None = None
+    """The folder to write: NAME.png (measurement, mean, standard deviation, samples), each of these by itself, NAME.npz.
+    Default: IMAGE-TASK."""
     steps: int | None = None
     """MCMC steps per level. Default: the run's own."""
     common: Common = dataclasses.field(default_factory=Common)
@@ -237,8 +238,8 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: Context) -> di
     check_hidden(hidden, shape)
     num, sweeps = command.num or 4, 4 if command.sweeps is None else command.sweeps
     _check_row(num, shape)
-    out = _folder(command.out or Path("inpainted"))
     assert command.image is not None
+    out = _folder(command.out or _beside(command.image, "inpainted"))
     images = read_images(command.image, shape, command.resize, command.limit, context.reporter, out)
     writable(out.parent)
     record = {
@@ -282,7 +283,7 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
     from springwell.writing import save_samples
 
     assert command.given is not None
-    out = command.out or Path("inpainted.png")
+    out = command.out or Path(f"{run_name(command.run)}-inpainted.png")
     if out.suffix not in (".png", ".npy", ".npz"):
         raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .png, .npy or .npz for vectors")
     size = model.event_shape[0]
@@ -351,7 +352,7 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
     if not 0 < noise < 100:
         raise UserError(f"--noise {noise:g}: out of range; must be positive (black is -1, white 1)")
     model = load(command.run, context.device(), context.reporter.warn)
-    shape, num, out = model.event_shape, command.num, _folder(command.out)
+    shape, num, out = model.event_shape, command.num, _folder(command.out or _beside(command.image, command.task))
     if len(shape) != 3:
         raise UserError(f"restore: {command.run} is a model of vectors; from Python, springwell.applications.restore takes any")
     _check_row(num, shape)
@@ -529,6 +530,11 @@ def _check_row(num: int, shape: tuple[int, ...]) -> None:
             f"--num {num}: a picture holds at most {MAX_GRID} images, and a row has 4 beside the samples; use fewer"
         )
     _check_size(num, num + 4, math.prod(shape))
+
+
+def _beside(image: str, what: str) -> Path:
+    """Where results go if nobody says: photo.png to ./photo-what, mnist@test to ./mnist-test-what."""
+    return Path(f"{Path(image).stem.replace('@', '-')}-{what}")
 
 
 def _numbers(option: str, text: str, count: int) -> list[int]:
