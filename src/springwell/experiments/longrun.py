@@ -30,14 +30,14 @@ class Job(NamedTuple):
 
 JOBS = {
     "hmc": {
-        "digits-t1k": Job((1, 10, 100), 32, 10_000),
-        "digits-ladder": Job((1, 10, 100, 1000), 64, 10_000),
+        "digits-t1k": Job((1, 10, 100), 24, 10_000),
+        "digits-ladder": Job((1, 10, 100, 1000), 32, 10_000),
         "mnist-ladder": Job((1, 10, 100), 32, 1000),
         "fashion-mnist-ladder": Job((1, 10, 100), 32, 1000),
     },
     "nuts": {
         "digits-t1k": Job((1, 10), 16, 100),
-        "digits-ladder": Job((1, 10, 100), 64, 100),
+        "digits-ladder": Job((1, 10, 100), 32, 100),
         "mnist-ladder": Job((1, 10, 50), 16, 0),
         "fashion-mnist-ladder": Job((1, 10, 50), 16, 0),
     },
