@@ -300,3 +300,13 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path):
     command = f"{sys.executable} -m springwell presets --json | head -c 5; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (0, '{"com', "")
+
+
+@pytest.mark.parametrize("content", ["{ not json", '{"iteration": 5, "num_samples": 5, "mmd2": 1}', "[1]", "[" * 100_000])
+def test_a_damaged_evaluation_is_measured_again(tmp_path, content):
+    from springwell.cli.evaluate import known_evaluation
+
+    path = tmp_path / "evaluation.json"
+    assert known_evaluation(path) == {}
+    path.write_text(content)
+    assert known_evaluation(path) == {}

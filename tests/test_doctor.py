@@ -20,6 +20,19 @@ def test_a_sound_installation(tmp_path, monkeypatch):
     assert list(tmp_path.glob(".springwell-*")) == []
 
 
+def test_runs_of_the_same_name_are_not_taken_for_what_ships_and_damaged_data_are_not_absent(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("checkerboard", "MNIST/raw"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "checkerboard" / "config.json").write_text("{}")
+    for name in ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte"):
+        (tmp_path / "MNIST" / "raw" / name).write_bytes(b"no images at all")
+    found = verdicts(data_root=str(tmp_path))
+    assert found["models that ship"].verdict == "ok"
+    assert found["density"].verdict == "ok"
+    assert found["mnist"].verdict == "failed"
+
+
 def test_wrong_samples_wrong_densities_and_damaged_models_are_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     real = doctor.Noise

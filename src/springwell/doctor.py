@@ -26,7 +26,7 @@ from springwell.generate import progressive
 from springwell.noise import Noise
 from springwell.samplers import Chains, mala
 from springwell.schedule import NoiseSchedule
-from springwell.training.run import load
+from springwell.training.run import load_folder
 
 PACKAGES = ("torch", "numpy", "accelerate", "safetensors", "huggingface_hub", "scikit-learn")
 EXTRAS = {"torchmetrics": "evaluate", "datasets": "hf", "lmdb": "lsun", "tensorboard": "tensorboard"}
@@ -58,7 +58,7 @@ def examine(device: str, data_root: str | None = None) -> Iterator[Check]:
     yield Check("determinism", "ok", f"torch's deterministic algorithms {strict}, TF32 {'allowed' if tf32 else 'off'}")
     yield _try("float64", partial(_float64, device))
     for name in DATA:
-        yield _data(name, ImageConfig(data_root=data_root))
+        yield _try(name, partial(_data, name, ImageConfig(data_root=data_root)))
     yield _inception()
     for name, folder in (("this folder", Path()), ("cache", cache_folder())):
         yield _try(name, partial(_writes, folder))
@@ -67,9 +67,15 @@ def examine(device: str, data_root: str | None = None) -> Iterator[Check]:
     yield _try("density", _density)
 
 
+class _AbsentError(Exception):
+    """Something is not there that one can do without."""
+
+
 def _try(name: str, check: Callable[[], str]) -> Check:
     try:
         return Check(name, "ok", check())
+    except _AbsentError as error:
+        return Check(name, "absent", str(error))
     except Exception as error:
         # Whatever goes wrong here is what the command was asked to find.
         return Check(name, "failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
@@ -82,12 +88,13 @@ def _float64(device: str) -> str:
     return f"as it should be on {device}"
 
 
-def _data(name: str, images: ImageConfig) -> Check:
+def _data(name: str, images: ImageConfig) -> str:
     try:
         shape = image_shape(name, images)
     except UserError as error:
-        return Check(name, "absent", str(error).removeprefix(f"--data {name}: "))
-    return Check(name, "ok", f"images of {' x '.join(map(str, shape or ()))}")
+        what = str(error).removeprefix(f"--data {name}: ")
+        raise (_AbsentError if "not found" in what else UserError)(what) from None
+    return f"images of {' x '.join(map(str, shape or ()))}"
 
 
 def _inception() -> Check:
@@ -111,7 +118,7 @@ def _writes(folder: Path) -> str:
 def _models() -> str:
     names = zoo.names()
     for name in names:
-        load(name)
+        load_folder(zoo.folder(name))
     return f"{', '.join(names)}: whole, by their SHA-256"
 
 
@@ -135,7 +142,7 @@ def _sampling(device: str) -> str:
 
 def _density() -> str:
     """The KL divergence of a model that ships, by quadrature, against the value that is on record."""
-    model = load("checkerboard")
+    model = load_folder(zoo.folder("checkerboard"))
     known = json.loads((zoo.folder("checkerboard") / "evaluation.json").read_text())["kl"]
     toy = springwell.open_data("checkerboard").toy
     assert toy is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -357,12 +358,16 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         """Takes log Z from the likelihood.json at ``path``, which must be of this model."""
         try:
             found = json.loads(Path(path).read_text())
-            levels = tuple(reversed(found["log_z_levels"]))
+            levels = tuple(None if z is None else float(z) for z in reversed(found["log_z_levels"]))
             value, lower, upper = (float(found[name]) for name in ("log_z", "log_z_lower", "log_z_upper"))
             log_z = LogZ(value, lower, upper, float(found["log_z_standard_error"]), str(found["verdict"]), levels)
+            if not all(map(math.isfinite, (value, lower, upper, log_z.standard_error, *(z for z in levels if z is not None)))):
+                raise ValueError
+            if len(levels) != self.schedule.num_levels:
+                raise ValueError
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-        except (ValueError, KeyError, TypeError, OverflowError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise UserError(f"{path}: was not written by `springwell likelihood`") from None
         if found.get("weights") != self.fingerprint():
             theirs = f"{found.get('data')}, iteration {found.get('iteration')}"

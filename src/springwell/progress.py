@@ -57,10 +57,10 @@ class Terminal:
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def say(self, line: str) -> None:
-        self.console.print(line, markup=False)
+        self.console.print(line, markup=False, emoji=False)
 
     def warn(self, line: str) -> None:
-        self.console.print(f"warning: {line}", style="yellow", markup=False)
+        self.console.print(f"warning: {line}", style="yellow", markup=False, emoji=False)
 
     @contextmanager
     def bar(self, what: str, total: int, start: int = 0) -> Iterator[Bar]:

@@ -1,6 +1,7 @@
 """springwell likelihood, score and reproduce, through the command line."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -71,6 +72,10 @@ def test_likelihood_writes_what_log_density_reads(folder, out, capsys):
     _, again, _ = run(capsys, "likelihood", folder, "--out", out, *QUICK)
     assert again["log_z"] == result["log_z"]
     (out / "likelihood.json").write_text(json.dumps({**stored, "weights": "0", "iteration": 8}))
+    for change in ({"log_z": math.nan}, {"log_z_levels": [1.0]}, {"log_z_levels": ["x", 1.0, 2.0]}, {"log_z_upper": None}):
+        (tmp := out / "damaged.json").write_text(json.dumps({**stored, **change}))
+        with pytest.raises(UserError, match="was not written by"):
+            model.use_likelihood(tmp)
     with pytest.raises(UserError, match=r"is of other weights .*iteration 8"):
         model.use_likelihood(out / "likelihood.json")
 

@@ -141,9 +141,66 @@ def test_a_rollback_that_did_not_help_is_followed_by_one_that_goes_further_back(
     assert (first["lr_factor"], second["lr_factor"]) == (0.5, 0.1)
 
 
+def test_checkpoints_that_a_run_went_back_from_return_when_it_gives_up(tmp_path, poisoned):
+    poisoned(tmp_path / "run", 100)
+    with pytest.raises(DivergenceError, match="the last good checkpoint is that of iteration 10"):
+        train(tiny(checkpoint_every=5), tmp_path / "run", "cpu", Silent())
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == [f"checkpoint-000000{n}.{kind}" for n in ("05", "10") for kind in ("json", "safetensors")]
+
+
+def test_a_run_that_passes_what_was_set_aside_removes_it(tmp_path, poisoned):
+    poisoned(tmp_path / "run", 2)
+    train(tiny(checkpoint_every=5), tmp_path / "run", "cpu", Silent())
+    assert not list((tmp_path / "run" / "checkpoints").glob("diverged-*"))
+
+
+def test_a_lost_log_does_not_raise_the_learning_rate_again(tmp_path, poisoned):
+    poisoned(tmp_path / "run", 1)
+    assert train(tiny(log_every=5), tmp_path / "run", "cpu", Silent(), stop_after=14).status == "interrupted"
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    train(tiny(log_every=5), tmp_path / "run", "cpu", Silent())
+    line = Run(tmp_path / "run").read_metrics()[-1]
+    assert line["lr"] == pytest.approx(0.5 * learning_rate(tiny(), line["iteration"] - 1))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"iteration": 10, "loss": 3}',
+        '{"iteration": 10, "loss": "four"}',
+        '{"iteration": 10, "loss": [1, "x", 2, 3]}',
+        '{"iteration": 10, "rollback": 1}\n' * 5,
+        '{"iteration": 10, "a": ' + "[" * 100_000,
+    ],
+)
+def test_odd_lines_of_the_log_do_not_stop_a_run(tmp_path, line):
+    train(tiny(), tmp_path / "run", "cpu", Silent(), stop_after=10)
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write(line + "\n")
+    assert train(tiny(), tmp_path / "run", "cpu", Silent()).status == "finished"
+
+
+def test_the_guard_of_a_resumed_run_knows_no_later_lines(tmp_path, monkeypatch):
+    train(tiny(log_every=1), tmp_path / "run", "cpu", Silent(), stop_after=10)
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 13, "loss": [9, 9, 9, 9]}\n')
+    seen = []
+
+    class Watched(Guard):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            seen.extend(self.gaps)
+
+    monkeypatch.setattr(trainer, "Guard", Watched)
+    train(tiny(log_every=1), tmp_path / "run", "cpu", Silent(), stop_after=1)
+    assert len(seen) == TREND
+    assert [9, 9, 9, 9] not in seen
+
+
 def test_rollbacks_are_bounded_and_then_there_is_advice(tmp_path, poisoned):
     poisoned(tmp_path / "run", 100)
-    words = r"rolled back 3 times already; the last good checkpoint is checkpoint-00000010; try a lower --lr"
+    words = r"rolled back 3 times already; the last good checkpoint is that of iteration 10; try a lower --lr"
     with pytest.raises(DivergenceError, match=words):
         train(tiny(), tmp_path / "run", "cpu", Silent())
     factors = [line["lr_factor"] for line in Run(tmp_path / "run").read_metrics() if "rollback" in line]

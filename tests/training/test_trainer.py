@@ -18,8 +18,9 @@ from springwell.errors import DivergenceError, UserError
 from springwell.noise import Noise
 from springwell.progress import Silent
 from springwell.training import trainer
+from springwell.training.checkpoint import save_tensors
 from springwell.training.ema import update_ema
-from springwell.training.run import Run, load
+from springwell.training.run import Run, load, save_folder
 from springwell.training.trainer import learning_rate
 from tests.training.tiny import changed, tiny
 
@@ -167,6 +168,62 @@ def test_a_checkpoint_of_another_model_is_passed_over(tmp_path):
     assert any("iteration 10" in line for line in said.lines)
 
 
+def test_a_run_with_checkpoints_of_another_model_alone_does_not_begin_anew(tmp_path):
+    out, other = tmp_path / "run", tmp_path / "other"
+    train(changed(tiny(), "network", width=24), other, "cpu", stop_after=10)
+    train(tiny(), out, "cpu", stop_after=1)
+    for path in (out / "checkpoints").iterdir():
+        path.unlink()
+    for path in (other / "checkpoints").iterdir():
+        path.rename(out / "checkpoints" / path.name)
+    with pytest.raises(UserError, match="belongs to another model, and there is no other; choose another --out"):
+        train(tiny(), out, "cpu", reporter=Silent())
+    assert (out / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("content", ['"iteration": 28', '"iteration": -5', '"iteration": 1e999', '"a": ' + "[" * 100_000])
+def test_an_altered_record_is_passed_over(tmp_path, undisturbed, content):
+    out = tmp_path / "run"
+    train(tiny(), out, "cpu", stop_after=25)
+    record = out / "checkpoints" / "checkpoint-00000025.json"
+    record.write_text(record.read_text().replace('"iteration": 25', content))
+    said = _Listener()
+    train(tiny(), out, "cpu", reporter=said)
+    assert any("iteration 20" in line for line in said.lines)
+    assert same(tensors(out), tensors(undisturbed))
+
+
+def test_files_of_the_user_among_checkpoints_are_left_alone(tmp_path):
+    train(tiny(), tmp_path / "run", "cpu", stop_after=10)
+    folder = tmp_path / "run" / "checkpoints"
+    mine = folder / "best-checkpoint-10.safetensors"
+    mine.write_bytes((folder / "checkpoint-00000010.safetensors").read_bytes())
+    train(tiny(), tmp_path / "run", "cpu")
+    assert mine.exists()
+
+
+def test_a_model_is_loaded_from_the_newest_checkpoint_that_can_be(tmp_path):
+    out = tmp_path / "run"
+    train(tiny(), out, "cpu", stop_after=20)
+    path = out / "checkpoints" / "checkpoint-00000020.safetensors"
+    values = load_file(path)
+    values["model.scale"] = torch.full_like(values["model.scale"], math.nan)
+    save_tensors(path, values, 20)
+    told = []
+    assert load(out, warn=told.append).iteration == 10
+    assert "'scale' has values that are not finite" in told[0]
+
+
+def test_a_configuration_that_claims_a_giant_takes_no_memory(tmp_path):
+    save_folder(load("checkerboard"), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    config["network"] |= {"width": 20_000, "depth": 1000}
+    path.write_text(json.dumps(config))
+    with pytest.raises(UserError, match="it belongs to another model"):
+        load(tmp_path / "model")
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [
@@ -280,7 +337,7 @@ def test_non_finite_values_are_never_saved(tmp_path, monkeypatch):
             next(average.parameters()).data.fill_(float("nan"))
 
     monkeypatch.setattr(trainer, "update_ema", poison)
-    with pytest.raises(DivergenceError, match="last good checkpoint is checkpoint-00000010"):
+    with pytest.raises(DivergenceError, match="last good checkpoint is that of iteration 10"):
         train(tiny(log_every=1000, on_divergence="stop"), tmp_path / "run", "cpu")
     assert sorted(p.stem for p in (tmp_path / "run" / "checkpoints").glob("*.json")) == ["checkpoint-00000010"]
 

@@ -66,7 +66,7 @@ def evaluate_command(command: EvaluateCommand, context: Context) -> dict[str, An
     with context.processes() as processes:
         result = measure_model(command, out, context, processes)
     if not command.common.json and result:
-        print_evaluation(result)
+        print("\n".join(evaluation_lines(result)))
         print(f"written: {out / 'evaluation.json'}, {out / 'report.png'}")
     return {"run": command.run, "out": str(out), "evaluation": result}
 
@@ -77,7 +77,7 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
     from springwell.evaluation.images import evaluate_images
     from springwell.evaluation.toy import evaluate
     from springwell.training.checkpoint import write_atomically
-    from springwell.training.run import Run, find, load_folder, read_json, read_lines
+    from springwell.training.run import Run, find, load_folder, read_lines
 
     num, seed = command.num, command.seed
     with processes.first():
@@ -99,8 +99,8 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
     if not processes.main:
         return {}
     path = out / "evaluation.json"
-    known = read_json(path) if images and path.exists() else {}
-    if found is None and isinstance(known, dict) and known.get("iteration") == result["iteration"]:
+    known = known_evaluation(path) if images else {}
+    if found is None and known.get("iteration") == result["iteration"]:
         found = known.get("quality")
     if found is not None:
         result["quality"] = found
@@ -138,38 +138,57 @@ def _quality(command: EvaluateCommand, model: Any, out: Path, context: Context, 
     return quality(model, network, num, command.seed, command.reference, context.reporter, out / ".quality")
 
 
-def print_evaluation(result: dict[str, Any]) -> None:
+def evaluation_lines(result: dict[str, Any]) -> list[str]:
+    """What the commands print of evaluation.json."""
+    lines: list[str] = []
     n = result["num_samples"]
     if "quality" in result:
         from springwell.evaluation.metrics import metric_lines
 
-        print("\n".join(metric_lines(result["quality"])))
+        lines += metric_lines(result["quality"])
     if "f_gap" in result:
         gap, error = result["f_gap"], result["f_gap_standard_error"]
         spread = "" if error is None else f"+- {error:.2f} "
-        print(f"f gap     {gap:+.2f} {spread}nats   mean f at level 0 of {n} held-out images less that of {n} samples")
+        lines.append(f"f gap     {gap:+.2f} {spread}nats   mean f at level 0 of {n} held-out images less that of {n} samples")
         share = f"{100 * result['outside_samples']:.1f} % of {n} samples, {100 * result['outside_values']:.2f} % of values"
-        print(f"outside   {share}, are outside [-{result['outside']}, {result['outside']}]")
+        lines.append(f"outside   {share}, are outside [-{result['outside']}, {result['outside']}]")
         if "neighbour_samples" in result:
             near, held_out = result["neighbour_samples"], result["neighbour_held_out"]
             share = (
                 f"{100 * result['nearer_than_99_percent']:.1f} % of {n} samples are nearer to one of {result['num_train']:,}"
             )
-            print(f"copies    {share} training images than 99 % of {n} held-out images are; median {near:.3f}, {held_out:.3f}")
+            lines.append(
+                f"copies    {share} training images than 99 % of {n} held-out images are; median {near:.3f}, {held_out:.3f}"
+            )
         accepted = result["acceptance"]
-        print(f"accepted  {min(accepted):.2f} ... {max(accepted):.2f} over {len(accepted)} levels, {n} chains")
-        return
+        lines.append(f"accepted  {min(accepted):.2f} ... {max(accepted):.2f} over {len(accepted)} levels, {n} chains")
+        return lines
     if "kl" in result:
         error = result["log_z_error"]
-        print(f"kl        {result['kl']:.4f} nats   KL(data at level 0 || model), quadrature, error of log Z about {error:.1e}")
-        print(f"nll       {result['nll']:.4f} nats   entropy of the data {result['entropy']:.4f} nats")
-        print(f"tv        {result['tv']:.4f}        total variation distance")
+        lines.append(
+            f"kl        {result['kl']:.4f} nats   KL(data at level 0 || model), quadrature, error of log Z about {error:.1e}"
+        )
+        lines.append(f"nll       {result['nll']:.4f} nats   entropy of the data {result['entropy']:.4f} nats")
+        lines.append(f"tv        {result['tv']:.4f}        total variation distance")
     elif "nll" in result:
-        print(f"nll       {result['nll']:.4f} +- {result['nll_standard_error']:.4f} nats   {n} held-out points")
-    print(f"mmd2      {result['mmd2']:.2e}      null level (95 %) {result['mmd2_null_95']:.2e}, {n} samples each")
+        lines.append(f"nll       {result['nll']:.4f} +- {result['nll_standard_error']:.4f} nats   {n} held-out points")
+    lines.append(f"mmd2      {result['mmd2']:.2e}      null level (95 %) {result['mmd2_null_95']:.2e}, {n} samples each")
     if "modes" in result:
         off = f"{100 * result['off_support']:.1f} % of {n} samples off the support (of the data: 0.1 %)"
-        print(f"modes     {result['modes_covered']} of {result['modes']} covered; {off}")
+        lines.append(f"modes     {result['modes_covered']} of {result['modes']} covered; {off}")
+    return lines
+
+
+def known_evaluation(path: Path) -> dict[str, Any]:
+    """The evaluation.json that there is; nothing if it cannot be used."""
+    from springwell.training.run import read_json
+
+    try:
+        known = read_json(path)
+        evaluation_lines(known)
+    except (UserError, KeyError, TypeError, ValueError, AttributeError):
+        return {}
+    return dict(known)
 
 
 def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:

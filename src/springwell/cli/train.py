@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from springwell.cli.common import Common, Context, Processes, is_main_process
-from springwell.cli.evaluate import EvaluateCommand, measure_model, print_evaluation
+from springwell.cli.evaluate import EvaluateCommand, evaluation_lines, known_evaluation, measure_model
 from springwell.config import Config, flat
 from springwell.errors import UserError
 from springwell.presets import PRESETS
@@ -58,7 +58,7 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
         return _dry_run(command, context)
     context.set_threads()
     from springwell.plots import preview
-    from springwell.training.run import Run, read_json
+    from springwell.training.run import Run
     from springwell.training.trainer import train
 
     measure = _measure(command.config, context) if command.config.training.fid_every else None
@@ -83,19 +83,14 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
         if not command.common.json:
             print(f"{result.run}: {result.iteration} iterations, {result.seconds:.0f} s")
         return out
-    known = read_json(run.evaluation_path) if run.evaluation_path.exists() else None
-    if (
-        isinstance(known, dict)
-        and known.get("iteration") == result.iteration
-        and "num_samples" in known
-        and known.keys() & {"mmd2", "f_gap"}
-    ):
+    known = known_evaluation(run.evaluation_path)
+    if known.get("iteration") == result.iteration:
         out["evaluation"] = known
     else:
         quick = EvaluateCommand(str(result.run), fid=False, common=command.common)
         out["evaluation"] = measure_model(quick, result.run, context, Processes(context.device(), True, contextlib.nullcontext))
     if not command.common.json:
-        print_evaluation(out["evaluation"])
+        print("\n".join(evaluation_lines(out["evaluation"])))
         print(f"{result.run}: {result.iteration} iterations, {result.seconds:.0f} s; pictures: {result.run / 'report.png'}")
     return out
 

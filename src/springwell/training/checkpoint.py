@@ -7,6 +7,7 @@ rename of a synced temporary file. Reading goes from the newest to the oldest an
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -24,7 +25,11 @@ from torch import Tensor
 from springwell.errors import UserError
 
 FORMAT = 1
+ASIDE = "diverged-"
+MAX_RECORD = 2**24
 _NAME = re.compile(r"checkpoint-(\d{8})\.json")
+# Our own files: checkpoints, those set aside, and what a crash left of one.
+_FILE = re.compile(rf"({ASIDE})?checkpoint-(\d{{8}})\.(?:json|safetensors)|\.checkpoint-\d{{8}}\.(?:json|safetensors)\..*")
 
 
 class Checkpoint(NamedTuple):
@@ -66,9 +71,18 @@ def is_empty(folder: Path, record: str) -> bool:
     return True
 
 
+def read_regular(path: Path, most: int) -> bytes:
+    """A file's bytes. Raises OSError for what is no file, such as a pipe, and for more than ``most`` bytes."""
+    if not path.stat().st_size <= most or not path.is_file():
+        raise OSError(errno.EINVAL, "not a file, or too large")
+    return path.read_bytes()
+
+
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file of any size, in hexadecimal digits."""
+    """SHA-256 of a file of any size, in hexadecimal digits. Raises OSError for what is no file, such as a pipe."""
     digest = hashlib.sha256()
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a file")
     with path.open("rb") as file:
         while block := file.read(1 << 24):
             digest.update(block)
@@ -91,10 +105,27 @@ def save_checkpoint(folder: Path, tensors: dict[str, Tensor], iteration: int, ke
     save_tensors(path, tensors, iteration)
     # A checkpoint of a later iteration that could not be read must not cost the one just written.
     kept = {path.stem, *[p.stem for p in _records(folder)[:keep]]}
-    for old in folder.glob("*checkpoint-*"):
-        if old.name.startswith(".") or old.stem not in kept:
+    for old in folder.iterdir():
+        if (name := _FILE.fullmatch(old.name)) and old.stem not in kept and (not name[1] or int(name[2]) <= iteration):
             old.unlink(missing_ok=True)
     return path
+
+
+def set_aside(folder: Path, iteration: int) -> None:
+    """Takes checkpoints after ``iteration`` out of the way; they are removed when a run has passed them."""
+    for path in _records(folder):
+        if int(path.stem[-8:]) > iteration:
+            for file in (path, path.with_suffix(".safetensors")):
+                if file.exists():
+                    file.replace(file.with_name(f"{ASIDE}{file.name}"))
+
+
+def bring_back(folder: Path) -> None:
+    """Undoes :func:`set_aside`."""
+    # The tensors first: a checkpoint exists when its record does.
+    for path in sorted(folder.glob(f"{ASIDE}checkpoint-*"), key=lambda path: path.suffix, reverse=True):
+        if _FILE.fullmatch(path.name) and not (whole := path.with_name(path.name.removeprefix(ASIDE))).exists():
+            path.replace(whole)
 
 
 def _records(folder: Path) -> list[Path]:
@@ -106,11 +137,13 @@ def read_checkpoint(record_path: Path) -> Checkpoint:
     """One checkpoint or finished model, verified. Raises UserError with the reason if it is not whole."""
     path = record_path.with_suffix(".safetensors")
     try:
-        record: Any = json.loads(record_path.read_text())
+        record: Any = json.loads(read_regular(record_path, MAX_RECORD))
         if record["format"] != FORMAT:
-            raise UserError(f"{record_path.name}: format {record['format']}; this version reads format {FORMAT}")
+            raise UserError(f"{record_path.name}: format {str(record['format'])[:20]}; this version reads format {FORMAT}")
         iteration, digest, shapes = int(record["iteration"]), record["sha256"], record["shapes"]
-        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        if (name := _NAME.fullmatch(record_path.name)) and iteration != int(name[1]):
+            raise UserError(f"{record_path.name}: altered (it says iteration {iteration})")
+        if file_sha256(path) != digest:
             raise UserError(f"{path.name}: truncated or altered (its SHA-256 is not the recorded one)")
         tensors = load_file(path)
         if {name: list(tensor.shape) for name, tensor in tensors.items()} != shapes:
@@ -119,7 +152,7 @@ def read_checkpoint(record_path: Path) -> Checkpoint:
         raise
     except OSError as error:
         raise UserError(f"{path.name}: cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError) as error:
         raise UserError(f"{record_path.name}: not a checkpoint of springwell ({type(error).__name__})") from None
     return Checkpoint(tensors, iteration, path)
 

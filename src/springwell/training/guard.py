@@ -41,14 +41,19 @@ class Guard:
     Args:
         num_levels: T.
         dim: Number of values of a sample.
-        lines: The last lines of the log of the run that is resumed.
+        lines: The log of the run that is resumed, up to where it is resumed.
         usual: ``[2]``, float64: the mean log-norm of the gradient, and of how many iterations; is kept up to date.
     """
 
     def __init__(self, num_levels: int, dim: int, lines: list[dict[str, Any]], usual: Tensor | None = None):
         self.num_levels, self.dim = num_levels, dim
-        gaps = [line["loss"] for line in lines if len(line.get("loss", ())) == num_levels]
-        self.gaps: deque[list[float | None]] = deque(gaps, TREND)
+        self.gaps: deque[list[float | None]] = deque(maxlen=TREND)
+        for line in lines:
+            loss = line.get("loss")
+            if "rollback" in line:
+                self.gaps.clear()
+            elif isinstance(loss, list) and len(loss) == num_levels and all(_is_gap(gap) for gap in loss):
+                self.gaps.append(loss)
         self.usual = torch.zeros(2, dtype=torch.float64) if usual is None else usual
         self.largest = torch.full_like(self.usual[0], -math.inf)
 
@@ -98,3 +103,7 @@ class Guard:
         if accepted is not None and accepted < COLLAPSED_ACCEPTANCE and count >= ENOUGH_SAMPLES:
             return f"the chains stand still (acceptance {accepted:.2g})"
         return None
+
+
+def _is_gap(value: object) -> bool:
+    return value is None or isinstance(value, (int, float))

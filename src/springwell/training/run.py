@@ -36,10 +36,12 @@ from springwell.training.checkpoint import (
     is_empty,
     match,
     read_checkpoint,
+    read_regular,
     save_tensors,
     write_atomically,
 )
 
+MAX_JSON = 2**28
 # Changing these does not change the model that comes out, so a run may be resumed with other values.
 FREE_FIELDS = {
     "log_every",
@@ -141,8 +143,8 @@ class Run:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a log, each with its iteration; one that a crash cut short is left out."""
     lines = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
-        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
             values = json.loads(line)
             values["iteration"] = int(values["iteration"])
             lines.append(values)
@@ -151,12 +153,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(read_regular(path, MAX_JSON))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserError(f"{path}: not valid JSON") from None
 
 
@@ -205,7 +207,11 @@ def load_folder(folder: Path, device: torch.device | str = "cpu", warn: Callable
         tensors = {
             name.removeprefix("model."): tensor for name, tensor in checkpoint.tensors.items() if name.startswith("model.")
         }
-        return _assemble(config, checkpoint._replace(tensors=tensors)).to(device)
+        try:
+            return _assemble(config, checkpoint._replace(tensors=tensors)).to(device)
+        except UserError as error:
+            damage = damage or error
+            warn(f"passing over a bad checkpoint: {error}")
     if damage is not None:
         raise UserError(f"{folder}: {damage}, and there is no good checkpoint; fetch or train it again")
     if run.model_path.exists():
@@ -228,9 +234,15 @@ def _assemble(config: Config, checkpoint: Checkpoint) -> Model:
         raise UserError(f"{path}: not a model of springwell (it has no tensor 'shift')")
     schedule = build_schedule(config)
     event_shape = tuple(tensors["shift"].shape)
-    energy = build_energy(config, schedule, event_shape)
-    template = model_tensors(energy, torch.zeros(schedule.num_levels), torch.zeros(event_shape), torch.zeros(event_shape))
+    with torch.device("meta"):
+        # Whatever sizes a configuration claims, nothing is allocated before the tensors are known to have them.
+        outline = build_energy(config, schedule, event_shape)
+        template = model_tensors(outline, torch.zeros(schedule.num_levels), torch.zeros(event_shape), torch.zeros(event_shape))
     match(tensors, template, str(path))
+    for name in ("step_size", "scale"):
+        if not bool((tensors[name] > 0).all()):
+            raise UserError(f"{path}: '{name}' has values that are not positive")
+    energy = build_energy(config, schedule, event_shape)
     energy.load_state_dict({name.removeprefix("energy."): t for name, t in tensors.items() if name.startswith("energy.")})
     step_size, shift, scale = tensors["step_size"], tensors["shift"], tensors["scale"]
     return Model(config, schedule, energy, step_size, shift, scale, checkpoint.iteration, path)

@@ -38,9 +38,9 @@ from springwell.model import Model, build_energy, build_schedule, initial_step_s
 from springwell.noise import Noise
 from springwell.progress import Reporter, Silent, Terminal
 from springwell.samplers import Chains, adapt_step_size, make_kernel
-from springwell.training.checkpoint import good_checkpoints, match, save_checkpoint
+from springwell.training.checkpoint import bring_back, good_checkpoints, match, save_checkpoint, set_aside
 from springwell.training.ema import update_ema
-from springwell.training.guard import GUARD_EVERY, TREND, Guard
+from springwell.training.guard import GUARD_EVERY, Guard
 from springwell.training.run import Run, read_lines
 
 Batch = TypeVar("Batch")
@@ -50,6 +50,8 @@ LEVEL_STREAM = 2**41
 STREAMS_PER_ROLLBACK = 2**36
 # On the learning rate after so many rollbacks. A rare accident needs little; what happens again needs much.
 ROLLBACK_FACTORS = (1.0, 0.5, 0.1, 0.01)
+# Share of the iterations after which a run does not begin anew.
+YOUNG = 0.1
 # What the backends say when a process that they talk to is gone.
 LOST_PEER = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "NCCL communicator was aborted")
 # How often many processes ask each other whether one was told to stop; each time they wait for their devices.
@@ -112,12 +114,13 @@ def train(
         if run.finished:
             return Result(run.path, "already finished", c.iterations, 0.0)
         try:
+            rollbacks = 0
             with _interruptible() as interrupted:
                 while True:
                     try:
                         return _train(config, run, data, accelerator, reporter, interrupted, preview, measure, stop_after)
                     except DivergenceError as error:
-                        _roll_back(error, config, run, accelerator, reporter)
+                        rollbacks = _roll_back(error, rollbacks, config, run, accelerator, reporter)
         except OSError as error:
             kept = "its checkpoints are kept: mend that and run the same command again"
             raise UserError(f"--out {run.path}: cannot be written ({error.strerror or error}); {kept}") from None
@@ -158,16 +161,18 @@ def _train(
     state = {f"model.{name}": tensor for name, tensor in model_tensors(average, step_size, shift, scale).items()}
     state |= {f"current.{name}": tensor for name, tensor in energy.state_dict().items()}
     state |= _optimizer_tensors(adam, energy) | {"statistics": statistics, "data": torch.tensor(data.fingerprint)}
-    usual = state["guard"] = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
+    # The usual norm of the gradient and of how many iterations; and how often the run was rolled back.
+    usual = state["guard"] = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
     if accelerator.scaler is not None:
         state["scaler"] = scaler_tensor(accelerator.scaler)
     iteration = start = _restore(state, run, reporter) if run.checkpoints.exists() else 0
     if accelerator.scaler is not None:
         restore_scaler(accelerator.scaler, state["scaler"])
     last = c.iterations if stop_after is None else min(c.iterations, start + stop_after)
-    rollbacks = num_rollbacks(run, start)
+    rollbacks = min(max(num_rollbacks(run, start), int(usual[2])), len(ROLLBACK_FACTORS) - 1)
+    usual[2] = rollbacks
     first_stream = rollbacks * STREAMS_PER_ROLLBACK
-    guard = Guard(num_levels, dim, run.read_metrics()[-TREND:] if start else [], usual)
+    guard = Guard(num_levels, dim, [line for line in run.read_metrics() if line["iteration"] <= start], usual[:2])
 
     def save() -> None:
         if accelerator.scaler is not None:
@@ -331,44 +336,58 @@ def _numbers(values: Tensor) -> list[float | None]:
 
 
 def num_rollbacks(run: Run, iteration: int) -> int:
-    """How often a run was rolled back on its way to ``iteration``; its log knows."""
+    """How often a run was rolled back on its way to ``iteration``, by its log."""
     return sum("rollback" in line for line in run.read_metrics() if line["iteration"] <= iteration)
 
 
-def _roll_back(error: DivergenceError, config: Config, run: Run, accelerator: Accelerator, reporter: Reporter) -> None:
+def _roll_back(
+    error: DivergenceError, past: int, config: Config, run: Run, accelerator: Accelerator, reporter: Reporter
+) -> int:
     """Records that training goes back to a good checkpoint, or raises the error with advice if it may not again.
 
     That is the newest one, but where no new one was made since the last rollback the one before it: a state may be finite and
-    on its way to divergence.
+    on its way to divergence. Later checkpoints are set aside until the run has passed them.
+
+    Args:
+        error: What happened.
+        past: Rollbacks that this process has made before.
+        config: The configuration.
+        run: The run.
+        accelerator: All processes come here together.
+        reporter: Is told.
+
+    Returns:
+        Rollbacks made in all.
     """
     accelerator.wait_for_everyone()
-    past = [line for line in run.read_metrics() if "rollback" in line]
-    good = (
-        [(c.iteration, c.path) for c in good_checkpoints(run.checkpoints, lambda line: None)]
-        if run.checkpoints.exists()
-        else []
-    )
-    kept = f"the last good checkpoint is {good[0][1].stem}" if good else "no checkpoint was made before it"
-    if config.training.on_divergence == "stop" or len(past) + 1 >= len(ROLLBACK_FACTORS):
-        tried = f"rolled back {len(past)} times already; " if past else ""
+    lines = [line for line in run.read_metrics() if "rollback" in line]
+    past = max(past, len(lines))
+    folder = run.checkpoints
+    good = [found.iteration for found in good_checkpoints(folder, lambda line: None)] if folder.exists() else []
+    accelerator.wait_for_everyone()
+    if config.training.on_divergence == "stop" or past + 1 >= len(ROLLBACK_FACTORS):
+        if accelerator.is_main_process and folder.exists():
+            bring_back(folder)
+            good = [found.iteration for found in good_checkpoints(folder, lambda line: None)]
+        tried = f"rolled back {past} times already; " if past else ""
+        kept = f"the last good checkpoint is that of iteration {good[0]}" if good else "no checkpoint was made before it"
         advice = "try a lower --lr, a --clip, more --num-steps or --chain-start data, in a new --out"
         raise DivergenceError(f"{error}; {tried}{kept}; {advice}") from None
-    start = good[0][0] if good else 0
-    if past and past[-1]["iteration"] >= start:
-        first = not good or good[-1][0] <= config.training.checkpoint_every
-        start = next((n for n, _ in good if n < past[-1]["iteration"]), 0 if first else good[-1][0])
+    start = good[0] if good else 0
+    if lines and lines[-1]["iteration"] >= start > 0:
+        # Back to the beginning only where that costs little.
+        young = good[-1] <= YOUNG * config.training.iterations
+        start = next((n for n in good if n < lines[-1]["iteration"]), 0 if young else good[-1])
     accelerator.free_memory()
-    accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        for number, path in good:
-            if number > start:
-                path.with_suffix(".json").unlink(missing_ok=True)
-                path.unlink(missing_ok=True)
-        factor = ROLLBACK_FACTORS[len(past) + 1]
-        past.append({"iteration": start, "rollback": len(past) + 1, "lr_factor": factor, "reason": str(error)})
-        run.truncate_logs(start, [{**line, "iteration": min(line["iteration"], start)} for line in past])
+        if folder.exists():
+            set_aside(folder, start)
+        factor = ROLLBACK_FACTORS[past + 1]
+        lines.append({"iteration": start, "rollback": past + 1, "lr_factor": factor, "reason": str(error)})
+        run.truncate_logs(start, [{**line, "iteration": min(line["iteration"], start)} for line in lines])
         reporter.warn(f"{error}; going back to iteration {start} with {factor:g} times the learning rate and other noise")
     accelerator.wait_for_everyone()
+    return past + 1
 
 
 def _optimizer_tensors(adam: torch.optim.Adam, energy: torch.nn.Module) -> dict[str, Tensor]:
@@ -396,6 +415,7 @@ def restore_scaler(scaler: torch.amp.GradScaler, values: Tensor) -> None:
 @torch.no_grad()
 def _restore(state: dict[str, Tensor], run: Run, reporter: Reporter) -> int:
     """Copies the newest good checkpoint into ``state`` and returns its iteration; 0 if there is none."""
+    foreign: UserError | None = None
     for checkpoint in good_checkpoints(run.checkpoints, reporter.warn):
         for name in ("model.shift", "model.scale", "data"):
             known = checkpoint.tensors.get(name)
@@ -404,12 +424,15 @@ def _restore(state: dict[str, Tensor], run: Run, reporter: Reporter) -> int:
         try:
             match(checkpoint.tensors, state, checkpoint.path.name)
         except UserError as error:
+            foreign = error
             reporter.warn(f"passing over a bad checkpoint: {error}")
             continue
         for name, tensor in state.items():
             tensor.copy_(checkpoint.tensors[name])
         reporter.say(f"resuming {run.path} at iteration {checkpoint.iteration}")
         return checkpoint.iteration
+    if foreign is not None:
+        raise UserError(f"{run.path}: {foreign}, and there is no other; choose another --out, or remove its checkpoints")
     return 0
 
 
