@@ -39,11 +39,16 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
             cells = [f"{low:.3f}", f"{middle:.3f} +- {error:.3f}", f"{high:.3f}", record["verdict"]]
             rows.append([name, str(s), *cells, str(record["num_images"])])
             place = len(rows)
-            ax.plot([place, place], [low, high], color="#20456e", lw=3, alpha=0.4)
-            ax.errorbar([place], [middle], [error], fmt="o", color="#b5482a", ms=3, lw=1)
+            first = place == 1
+            ax.plot([place, place], [low, high], color="0.8", lw=2, zorder=0)
+            ax.plot(place, low, "^", color="#20456e", ms=4, label="log Z from below" if first else None)
+            ax.plot(place, high, "v", color="#7fa3c7", ms=4, label="log Z from above" if first else None)
+            ax.errorbar(place, middle, error, fmt="o", color="#b5482a", ms=3, lw=1, label="Bennett" if first else None)
     ax.set(aspect="auto")
-    ax.set_xticks(range(1, len(rows) + 1), [f"{row[0].removeprefix(data + '-')}\nseed {row[1]}" for row in rows], fontsize=6)
-    ax.set_title("bits/dim: bracket (bar), Bennett's estimate (dot)", fontsize=8)
+    labels = [f"{row[0].removeprefix(data + '-')}\nseed {row[1]}\n{row[5]}" for row in rows]
+    ax.set_xticks(range(1, len(rows) + 1), labels, fontsize=6)
+    ax.set_title("bits/dim, and the verdict on the bounds", fontsize=8)
+    ax.legend(fontsize=6)
     ax.tick_params(axis="y", labelsize=7)
     ax.yaxis.set_major_locator(ticks(5))
     headings = ["model", "seed", "optimistic", "Bennett", "conservative", "verdict", "test images"]
