@@ -115,9 +115,22 @@ class BigArray:
         return np.ndarray, ((1 << 50,),)
 
 
+def nested(depth):
+    """Opcodes of a tuple of a tuple ..., each twice: 2^depth leaves."""
+    return b"K\x01" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(depth))
+
+
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
+        (b"\x80\x02}" + nested(45) + b"K\x01s.", "cannot be read .a pickle with keys that are not text"),
+        (b"\x80\x02(" + nested(45) + b"K\x01d.", "a pickle with keys that are not text"),
+        (b"\x80\x04\x8f(" + nested(45) + b"\x90.", "a pickle with EMPTY_SET"),
+        (b"\x80\x02}r\xff\xff\xff\x7f.", "remembers more than it holds"),
+        (b"\x80\x02(" + b")" * (1 << 19) + b"l.", "more than 524288 opcodes"),
+        (b"\x80\x02cnumpy\ndtype\n" + nested(45) + b"\x85R.", "an array of type 'something else'"),
+        (b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00a" + nested(45) + b"\x86R.", "the encoding 'something else'"),
+        (b"\x80\x04\x8c\x02\na\x8c\x01b\x93.", r"asks for \?a\.b"),
         (pickle.dumps({"data": Malicious()}, 2), r"asks for (posix|nt)\.system, .* it was not read"),
         (pickle.dumps({b"data": eval}, 2), "asks for __builtin__.eval"),
         (pickle.dumps({b"data": BigArray()}, 2), "holds no array 'data'"),
@@ -126,7 +139,7 @@ class BigArray:
         (pickle.dumps({b"data": np.array([{}], object)}, 2), "holds an array of type 'O8'"),
         (pickle.dumps([1, 2], 2), "holds no array"),
         (published.cifar_pickle(np.zeros((20, 3072), np.uint8))[:-3000], "cannot be read"),
-        (b"", "cannot be read .Ran out of input"),
+        (b"", "cannot be read .pickle exhausted"),
     ],
 )
 def test_pickles_that_are_not_cifar10(tmp_path, monkeypatch, batch, words):
@@ -136,6 +149,24 @@ def test_pickles_that_are_not_cifar10(tmp_path, monkeypatch, batch, words):
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(batch)
     refused("cifar10", tmp_path, words)
     assert not (tmp_path / "executed").exists()
+
+
+def test_one_text_encoded_many_times(monkeypatch):
+    monkeypatch.setattr(formats, "_MAX_PICKLE", 1000)
+    text = b"X\x64\x00\x00\x00" + b"a" * 100 + b"q\x00X\x06\x00\x00\x00latin1q\x01"
+    calls = b"c_codecs\nencode\nq\x02(" + text + b"tR" + b"h\x02h\x00h\x01\x86R" * 10
+    with pytest.raises(formats.UnusableDataError, match="holds more than"):
+        formats._python_batch(b"\x80\x02" + calls + b".", formats.Path("x"))
+
+
+@pytest.mark.parametrize("protocol", range(5))
+def test_batches_of_every_protocol(monkeypatch, protocol):
+    monkeypatch.setattr(formats, "CIFAR_ROWS", ROWS)
+    rows = np.random.default_rng(0).integers(0, 256, (ROWS, 3072), dtype=np.uint8)
+    batch = {b"batch_label": b"one", b"labels": list(range(ROWS)), b"data": rows, b"filenames": [b"a.png", b"b.png"]}
+    for names in (batch, {name.decode(): value for name, value in batch.items()}):
+        found = formats._python_batch(pickle.dumps(names, protocol), formats.Path("x"))
+        np.testing.assert_array_equal(found.reshape(ROWS, -1), rows)
 
 
 def test_broken_cifar10(tmp_path, monkeypatch):

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from springwell.data.untrusted import check_pickle, shown
+
 CIFAR_ROWS = 10_000
 _CIFAR_RECORD = 1 + 3 * 32 * 32
 _MAX_BYTES = 1 << 33
@@ -266,6 +268,7 @@ def _binary_batch(data: bytes, path: Path) -> np.ndarray:
 
 def _python_batch(data: bytes, path: Path) -> np.ndarray:
     try:
+        check_pickle(data)
         batch = _NumbersOnly(io.BytesIO(data), encoding="bytes").load()
     except UnusableDataError as error:
         raise UnusableDataError(f"{path} {error}") from None
@@ -284,7 +287,7 @@ class _Bytes:
 
     def __init__(self, code: Any, *flags: Any):
         if code not in ("u1", b"u1"):
-            raise UnusableDataError(f"holds an array of type {code!r}, not of bytes")
+            raise UnusableDataError(f"holds an array of type '{shown(code)}', not of bytes")
 
     def __setstate__(self, state: Any) -> None:
         """Byte order, fields and the like mean nothing for bytes."""
@@ -305,28 +308,35 @@ class _Array:
         self.rows = np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _latin1(text: Any, encoding: Any) -> bytes:
-    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-        raise UnusableDataError(f"holds text in the encoding {encoding!r}")
-    return text.encode("latin1")
-
-
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy._core.multiarray", "_reconstruct"): _Array,
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Bytes,
-    ("_codecs", "encode"): _latin1,
 }
 
 
 class _NumbersOnly(pickle.Unpickler):
     """Builds lists, dicts, numbers, strings and arrays of bytes, and refuses to look up anything else."""
 
+    num_encoded = 0
+
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return self._latin1
         if (module, name) not in _ALLOWED:
-            raise UnusableDataError(f"asks for {module}.{name}, which a batch of CIFAR-10 does not need; it was not read")
+            asked = shown(f"{module}.{name}")
+            raise UnusableDataError(f"asks for {asked}, which a batch of CIFAR-10 does not need; it was not read")
         return _ALLOWED[module, name]
+
+    def _latin1(self, text: Any, encoding: Any) -> bytes:
+        if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+            raise UnusableDataError(f"holds text in the encoding '{shown(encoding)}'")
+        # One long text may be encoded many times.
+        self.num_encoded += len(text)
+        if self.num_encoded > _MAX_PICKLE:
+            raise UnusableDataError(f"holds more than {_MAX_PICKLE >> 20} MiB")
+        return text.encode("latin1")
 
     def persistent_load(self, pid: Any) -> Any:
         raise UnusableDataError("refers to objects outside of it; it was not read")
