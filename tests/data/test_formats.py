@@ -1,9 +1,12 @@
 """Published files: bytes come out as they went in, and whatever is wrong with a file is said in one line."""
 
 import gzip
+import io
 import os
 import pickle
 import struct
+import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from sklearn.datasets import load_digits
 from springwell.config import ImageConfig
 from springwell.data import formats, open_data
 from springwell.errors import UserError
+from springwell.evaluation.sources import open_source
 from tests.data import published
 
 ROWS = 20
@@ -58,6 +62,7 @@ GOOD_IDX = struct.pack(">IIII", 0x803, 3, 4, 4) + bytes(48)
         ("train-images-idx3-ubyte", b"", "is not an idx file of images .it begins with nothing"),
         ("train-images-idx3-ubyte", struct.pack(">IIII", 0x801, 3, 4, 4), "begins with 00000801"),
         ("train-images-idx3-ubyte", struct.pack(">IIII", 0x803, 2**31, 4096, 4096), "which cannot be"),
+        ("train-images-idx3-ubyte.gz", gzip.compress(struct.pack(">IIII", 0x803, 2**21, 64, 64)), "which cannot be"),
         ("train-images-idx3-ubyte.gz", gzip.compress(GOOD_IDX, mtime=0)[:-12], "cannot be read .Compressed file ended"),
         ("train-images-idx3-ubyte.gz", gzip.compress(GOOD_IDX[:-1], mtime=0), "is truncated"),
         ("train-images-idx3-ubyte.gz", gzip.compress(GOOD_IDX + b"x", mtime=0), "is too long"),
@@ -190,6 +195,36 @@ def test_broken_cifar10(tmp_path, monkeypatch):
     refused("cifar10", tmp_path, "has labels above 9")
 
 
+@pytest.mark.parametrize("size", [3 << 30, -1])
+def test_sizes_of_a_tar_are_not_believed(tmp_path, size):
+    """A name of 3 GB, which tarfile would read at once, and one that ends before it begins."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, size
+    with gzip.open(tmp_path / "cifar-10-binary.tar.gz", "wb") as file:
+        file.write(info.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    refused("cifar10", tmp_path, "lacks data_batch_1.bin")
+
+
+def test_long_names_in_a_tar(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "CIFAR_ROWS", ROWS)
+    rows, files = cifar_files("bin")
+    published.write_tar(tmp_path / "cifar-10-binary.tar.gz", {"x" * 300: b"x"} | {f"a/{n}": d for n, d in files.items()})
+    np.testing.assert_array_equal(formats.cifar10(tmp_path).test, rows[5])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipes_and_devices_are_not_read(tmp_path):
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    os.mkfifo(tmp_path / "cifar-10-batches-bin" / "data_batch_1.bin")
+    refused("cifar10", tmp_path, r"data_batch_1.bin cannot be read \(not a regular file\)")
+    for name in ("x.npz", "x.npy"):
+        os.mkfifo(tmp_path / name)
+        (tmp_path / f"null-{name}").symlink_to(os.devnull)
+        for path in (tmp_path / name, tmp_path / f"null-{name}"):
+            refused(f"{name[2:]}:{path}", tmp_path, "not a regular file")
+    refused(f"npy:{tmp_path}", tmp_path, "is a folder")
+
+
 BYTES = np.random.default_rng(2).integers(0, 256, (30, 3, 6, 5), dtype=np.uint8)
 GREY = np.random.default_rng(3).integers(0, 256, (30, 6, 5), dtype=np.uint8)
 
@@ -253,3 +288,55 @@ def test_broken_npz(tmp_path):
     refused(f"npz:{path}", tmp_path, "not a readable .npz file")
     np.save(tmp_path / "x.npy", BYTES)
     refused(f"npz:{tmp_path / 'x.npy'}", tmp_path, "is not a readable .npz file; write it with numpy.savez")
+
+
+def npy(header, data=bytes(2000)):
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header.encode() + b"\n" + data
+
+
+HEADER = "{'descr': %s, 'fortran_order': False, 'shape': %s}"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"hello world", "the magic string is not correct"),
+        (b"", "EOF"),
+        (npy("-" * 4000 + "1"), "not a readable"),
+        (npy(HEADER % ("()", "(20, 8, 8)")), "tuple index"),
+        (npy(HEADER % ("'|u1'", "(-20, -8, 8)")), "shape cannot be"),
+        (npy(HEADER % ("'|u1'", f"({2**32}, {2**32}, 8)")), "more than 4096 MiB|truncated"),
+        (npy(HEADER % ("'<f8'", f"({2**20}, 16, 16)")), "more than 1024 MiB; save bytes|truncated"),
+        (npy(HEADER % ("'|u1'", "(20, 100, 100)")), "truncated"),
+        (npy(HEADER % ("[('a', '|u1')]", "(20, 8, 8)")), "not numbers"),
+        (npy(HEADER % ("'|O'", "(20, 8, 8)"), pickle.dumps([Malicious()])), "not numbers"),
+        (npy(HEADER % ("'|u1'", "(20, 8, 8)")).replace(b"\x01\x00", b"\x09\x00", 1), "version"),
+    ],
+)
+def test_arrays_that_are_none(tmp_path, content, words):
+    (tmp_path / "x.npy").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("train.npy", content)
+    for kind in ("npz", "npy"):
+        path = tmp_path / f"x.{kind}"
+        refused(f"{kind}:{path}", tmp_path, words)
+        with pytest.raises(UserError, match=words):
+            open_source(str(path))
+
+
+def test_archives_that_are_damaged(tmp_path):
+    buffer, path = io.BytesIO(), tmp_path / "x.npz"
+    np.savez(buffer, x=BYTES)
+    (tmp_path / "x.npy").write_bytes(buffer.getvalue())
+    refused(f"npy:{tmp_path / 'x.npy'}", tmp_path, "magic string is not correct")
+    encrypted = bytearray(buffer.getvalue())
+    encrypted[6] |= 1
+    encrypted[encrypted.find(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(encrypted)
+    refused(f"npz:{path}", tmp_path, "is encrypted")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("x.npy", npy(HEADER % ("'|u1'", "(20, 8, 8)"), BYTES.tobytes()))
+    damaged = bytearray(path.read_bytes())
+    damaged[60:90] = bytes(byte ^ 0x5A for byte in damaged[60:90])
+    path.write_bytes(damaged)
+    refused(f"npz:{path}", tmp_path, "not a readable .npz file of numbers .Corrupt input data")

@@ -58,6 +58,7 @@ def check_pickle(data: bytes | IO[bytes]) -> None:
     """
     stack: list[str] = []
     memo: dict[int, str] = {}
+    argument: Any
     for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
         name = opcode.name
         if count >= MAX_OPCODES:
