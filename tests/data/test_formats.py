@@ -302,6 +302,7 @@ HEADER = "{'descr': %s, 'fortran_order': False, 'shape': %s}"
     [
         (b"hello world", "the magic string is not correct"),
         (b"", "EOF"),
+        (npy(HEADER % ("'" + "a" * 4000 + "'", "(20, 8, 8)")), r"not a readable[^\n]{,500}$"),
         (npy("-" * 4000 + "1"), "not a readable"),
         (npy(HEADER % ("()", "(20, 8, 8)")), "tuple index"),
         (npy(HEADER % ("'|u1'", "(-20, -8, 8)")), "shape cannot be"),

@@ -136,10 +136,10 @@ def _read_bytes(file: IO[bytes] | gzip.GzipFile, size: int) -> np.ndarray:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, in one line."""
+    """What an exception says, in one line of at most 300 characters."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:300]
 
 
 def npz(path: Path, say: Callable[[str], None]) -> Arrays:
