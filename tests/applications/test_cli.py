@@ -1,13 +1,15 @@
 """springwell interpolate, inpaint and restore: files, bytes, resumption, bad input."""
 
 import json
+import os
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from springwell.applications.files import read_images, unique_names
+from springwell.applications import files
+from springwell.applications.files import read_images, read_mask, unique_names
 from springwell.applications.operators import load_function
 from springwell.cli import COMMANDS, Context, parse
 from springwell.errors import UserError
@@ -227,6 +229,26 @@ def test_vectors_are_compared_with_the_exact_conditional(run, tmp_path):
     assert result["ks_null_95"] == pytest.approx(1.358 / 50**0.5)
     run("inpaint", "checkerboard", "--given", "1=-0.5", "--num", 20, "--sweeps", 0, "--out", "x.npy")
     assert np.all(np.load("x.npy")[:, 1] == -0.5)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_masks_are_read_from_files_of_the_right_size(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "null.png").symlink_to(os.devnull)
+    for name in ("pipe.png", "null.png"):
+        with pytest.raises(UserError, match=rf"^--mask .*{name}: cannot be read \(not a regular file\)$"):
+            read_mask(tmp_path / name, (1, 8, 8))
+    turned = Image.fromarray(np.eye(4, 8, dtype=np.uint8) * 255)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned.save(tmp_path / "turned.png", exif=exif)
+    assert read_mask(tmp_path / "turned.png", (1, 8, 4)).sum() == 4
+    with pytest.raises(UserError, match=r"is 4 x 8 pixels; 8 x 4 are needed$"):
+        read_mask(tmp_path / "turned.png", (1, 4, 8))
+    monkeypatch.setattr(files, "decode", None)
+    Image.new("I;16", (300, 200)).save(tmp_path / "large.png")
+    with pytest.raises(UserError, match=r"is 300 x 200 pixels; 8 x 8 are needed$"):
+        read_mask(tmp_path / "large.png", (1, 8, 8))
 
 
 def test_bad_input_is_one_line(run, tmp_path):

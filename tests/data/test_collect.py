@@ -2,8 +2,10 @@
 
 import contextlib
 import io
+import os
 import shutil
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 from PIL import Image
 
 from springwell.config import ImageConfig
-from springwell.data import collect, open_data, prepare
+from springwell.data import collect, decode, open_data, prepare
 from springwell.data.images import prepare_images
 from springwell.data.prepare import open_prepared
 from springwell.errors import InterruptionError, UserError
@@ -320,3 +322,42 @@ def test_unknown_names_every_choice():
         UserError, match=r"'cifar': unknown; choose checkerboard, .*two_spirals, digits, mnist, .*prepared:PATH, or npy"
     ):
         open_data("cifar")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipes_and_devices_among_images(tmp_path):
+    published.write_folder(tmp_path / "set", IMAGES)
+    os.mkfifo(tmp_path / "set" / "pipe.png")
+    (tmp_path / "set" / "null.png").symlink_to(os.devnull)
+    (tmp_path / "set" / "other.png").symlink_to(tmp_path / "set" / "0000.png")
+    record = prepare_images(f"folder:{tmp_path / 'set'}", tmp_path / "out", workers=1)
+    assert record["unreadable"] == [("null.png", "not a regular file"), ("pipe.png", "not a regular file")]
+    os.mkfifo(tmp_path / "set.zip")
+    with pytest.raises(UserError, match=r"is not a readable zip file \(not a regular file\)"):
+        prepare_images(f"zip:{tmp_path / 'set.zip'}", tmp_path / "zipped", workers=1)
+
+
+def test_files_are_bounded(tmp_path, monkeypatch):
+    published.write_folder(tmp_path, IMAGES[:1])
+    monkeypatch.setattr(decode, "MAX_FILE", 10)
+    with pytest.raises(OSError, match="larger than 10 bytes"):
+        decode.Container("files").read(tmp_path / "0000.png")
+    with pytest.raises(decode.UnreadableError, match="larger than"):
+        decode.Container("bytes").read(bytes(11))
+    assert decode.Container("bytes").read(bytes(10)) == bytes(10)
+
+
+def test_rows_that_point_to_no_file(tmp_path, monkeypatch):
+    pytest.importorskip("fsspec")
+    monkeypatch.setattr(collect, "MAX_FILE", 10)
+    (tmp_path / "a").write_bytes(bytes(20))
+    assert collect._content({"bytes": None, "path": str(tmp_path / "a")}) == bytes(11)
+    assert collect._content({"bytes": None, "path": os.devnull}) is None
+    assert collect._content({"bytes": None, "path": str(tmp_path / "none")}) is None
+
+
+def test_old_versions_of_datasets_are_not_used(monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets, "__version__", "3.6.0")
+    with pytest.raises(UserError, match="needs datasets 4"):
+        prepare_images("hf:someone/something", Path("out"), workers=1)

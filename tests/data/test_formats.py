@@ -1,9 +1,12 @@
 """Published files: bytes come out as they went in, and whatever is wrong with a file is said in one line."""
 
 import gzip
+import io
 import os
 import pickle
 import struct
+import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from sklearn.datasets import load_digits
 from springwell.config import ImageConfig
 from springwell.data import formats, open_data
 from springwell.errors import UserError
+from springwell.evaluation.sources import open_source
 from tests.data import published
 
 ROWS = 20
@@ -58,6 +62,7 @@ GOOD_IDX = struct.pack(">IIII", 0x803, 3, 4, 4) + bytes(48)
         ("train-images-idx3-ubyte", b"", "is not an idx file of images .it begins with nothing"),
         ("train-images-idx3-ubyte", struct.pack(">IIII", 0x801, 3, 4, 4), "begins with 00000801"),
         ("train-images-idx3-ubyte", struct.pack(">IIII", 0x803, 2**31, 4096, 4096), "which cannot be"),
+        ("train-images-idx3-ubyte.gz", gzip.compress(struct.pack(">IIII", 0x803, 2**21, 64, 64)), "which cannot be"),
         ("train-images-idx3-ubyte.gz", gzip.compress(GOOD_IDX, mtime=0)[:-12], "cannot be read .Compressed file ended"),
         ("train-images-idx3-ubyte.gz", gzip.compress(GOOD_IDX[:-1], mtime=0), "is truncated"),
         ("train-images-idx3-ubyte.gz", gzip.compress(GOOD_IDX + b"x", mtime=0), "is too long"),
@@ -115,9 +120,22 @@ class BigArray:
         return np.ndarray, ((1 << 50,),)
 
 
+def nested(depth):
+    """Opcodes of a tuple of a tuple ..., each twice: 2^depth leaves."""
+    return b"K\x01" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(depth))
+
+
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
+        (b"\x80\x02}" + nested(45) + b"K\x01s.", "cannot be read .a pickle with keys that are not text"),
+        (b"\x80\x02(" + nested(45) + b"K\x01d.", "a pickle with keys that are not text"),
+        (b"\x80\x04\x8f(" + nested(45) + b"\x90.", "a pickle with EMPTY_SET"),
+        (b"\x80\x02}r\xff\xff\xff\x7f.", "remembers more than it holds"),
+        (b"\x80\x02(" + b")" * (1 << 19) + b"l.", "more than 524288 opcodes"),
+        (b"\x80\x02cnumpy\ndtype\n" + nested(45) + b"\x85R.", "an array of type 'something else'"),
+        (b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00a" + nested(45) + b"\x86R.", "the encoding 'something else'"),
+        (b"\x80\x04\x8c\x02\na\x8c\x01b\x93.", r"asks for \?a\.b"),
         (pickle.dumps({"data": Malicious()}, 2), r"asks for (posix|nt)\.system, .* it was not read"),
         (pickle.dumps({b"data": eval}, 2), "asks for __builtin__.eval"),
         (pickle.dumps({b"data": BigArray()}, 2), "holds no array 'data'"),
@@ -126,7 +144,7 @@ class BigArray:
         (pickle.dumps({b"data": np.array([{}], object)}, 2), "holds an array of type 'O8'"),
         (pickle.dumps([1, 2], 2), "holds no array"),
         (published.cifar_pickle(np.zeros((20, 3072), np.uint8))[:-3000], "cannot be read"),
-        (b"", "cannot be read .Ran out of input"),
+        (b"", "cannot be read .pickle exhausted"),
     ],
 )
 def test_pickles_that_are_not_cifar10(tmp_path, monkeypatch, batch, words):
@@ -136,6 +154,24 @@ def test_pickles_that_are_not_cifar10(tmp_path, monkeypatch, batch, words):
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(batch)
     refused("cifar10", tmp_path, words)
     assert not (tmp_path / "executed").exists()
+
+
+def test_one_text_encoded_many_times(monkeypatch):
+    monkeypatch.setattr(formats, "_MAX_PICKLE", 1000)
+    text = b"X\x64\x00\x00\x00" + b"a" * 100 + b"q\x00X\x06\x00\x00\x00latin1q\x01"
+    calls = b"c_codecs\nencode\nq\x02(" + text + b"tR" + b"h\x02h\x00h\x01\x86R" * 10
+    with pytest.raises(formats.UnusableDataError, match="holds more than"):
+        formats._python_batch(b"\x80\x02" + calls + b".", formats.Path("x"))
+
+
+@pytest.mark.parametrize("protocol", range(5))
+def test_batches_of_every_protocol(monkeypatch, protocol):
+    monkeypatch.setattr(formats, "CIFAR_ROWS", ROWS)
+    rows = np.random.default_rng(0).integers(0, 256, (ROWS, 3072), dtype=np.uint8)
+    batch = {b"batch_label": b"one", b"labels": list(range(ROWS)), b"data": rows, b"filenames": [b"a.png", b"b.png"]}
+    for names in (batch, {name.decode(): value for name, value in batch.items()}):
+        found = formats._python_batch(pickle.dumps(names, protocol), formats.Path("x"))
+        np.testing.assert_array_equal(found.reshape(ROWS, -1), rows)
 
 
 def test_broken_cifar10(tmp_path, monkeypatch):
@@ -157,6 +193,36 @@ def test_broken_cifar10(tmp_path, monkeypatch):
     for name, data in files.items():
         (tmp_path / "cifar-10-batches-bin" / name).write_bytes(b"\xff" + data[1:])
     refused("cifar10", tmp_path, "has labels above 9")
+
+
+@pytest.mark.parametrize("size", [3 << 30, -1])
+def test_sizes_of_a_tar_are_not_believed(tmp_path, size):
+    """A name of 3 GB, which tarfile would read at once, and one that ends before it begins."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, size
+    with gzip.open(tmp_path / "cifar-10-binary.tar.gz", "wb") as file:
+        file.write(info.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    refused("cifar10", tmp_path, "lacks data_batch_1.bin")
+
+
+def test_long_names_in_a_tar(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "CIFAR_ROWS", ROWS)
+    rows, files = cifar_files("bin")
+    published.write_tar(tmp_path / "cifar-10-binary.tar.gz", {"x" * 300: b"x"} | {f"a/{n}": d for n, d in files.items()})
+    np.testing.assert_array_equal(formats.cifar10(tmp_path).test, rows[5])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipes_and_devices_are_not_read(tmp_path):
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    os.mkfifo(tmp_path / "cifar-10-batches-bin" / "data_batch_1.bin")
+    refused("cifar10", tmp_path, r"data_batch_1.bin cannot be read \(not a regular file\)")
+    for name in ("x.npz", "x.npy"):
+        os.mkfifo(tmp_path / name)
+        (tmp_path / f"null-{name}").symlink_to(os.devnull)
+        for path in (tmp_path / name, tmp_path / f"null-{name}"):
+            refused(f"{name[2:]}:{path}", tmp_path, "not a regular file")
+    refused(f"npy:{tmp_path}", tmp_path, "is a folder")
 
 
 BYTES = np.random.default_rng(2).integers(0, 256, (30, 3, 6, 5), dtype=np.uint8)
@@ -222,3 +288,56 @@ def test_broken_npz(tmp_path):
     refused(f"npz:{path}", tmp_path, "not a readable .npz file")
     np.save(tmp_path / "x.npy", BYTES)
     refused(f"npz:{tmp_path / 'x.npy'}", tmp_path, "is not a readable .npz file; write it with numpy.savez")
+
+
+def npy(header, data=bytes(2000)):
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header.encode() + b"\n" + data
+
+
+HEADER = "{'descr': %s, 'fortran_order': False, 'shape': %s}"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"hello world", "the magic string is not correct"),
+        (b"", "EOF"),
+        (npy(HEADER % ("'" + "a" * 4000 + "'", "(20, 8, 8)")), r"not a readable[^\n]{,500}$"),
+        (npy("-" * 4000 + "1"), "not a readable"),
+        (npy(HEADER % ("()", "(20, 8, 8)")), "tuple index"),
+        (npy(HEADER % ("'|u1'", "(-20, -8, 8)")), "shape cannot be"),
+        (npy(HEADER % ("'|u1'", f"({2**32}, {2**32}, 8)")), "more than 4096 MiB|truncated"),
+        (npy(HEADER % ("'<f8'", f"({2**20}, 16, 16)")), "more than 1024 MiB; save bytes|truncated"),
+        (npy(HEADER % ("'|u1'", "(20, 100, 100)")), "truncated"),
+        (npy(HEADER % ("[('a', '|u1')]", "(20, 8, 8)")), "not numbers"),
+        (npy(HEADER % ("'|O'", "(20, 8, 8)"), pickle.dumps([Malicious()])), "not numbers"),
+        (npy(HEADER % ("'|u1'", "(20, 8, 8)")).replace(b"\x01\x00", b"\x09\x00", 1), "version"),
+    ],
+)
+def test_arrays_that_are_none(tmp_path, content, words):
+    (tmp_path / "x.npy").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("train.npy", content)
+    for kind in ("npz", "npy"):
+        path = tmp_path / f"x.{kind}"
+        refused(f"{kind}:{path}", tmp_path, words)
+        with pytest.raises(UserError, match=words):
+            open_source(str(path))
+
+
+def test_archives_that_are_damaged(tmp_path):
+    buffer, path = io.BytesIO(), tmp_path / "x.npz"
+    np.savez(buffer, x=BYTES)
+    (tmp_path / "x.npy").write_bytes(buffer.getvalue())
+    refused(f"npy:{tmp_path / 'x.npy'}", tmp_path, "magic string is not correct")
+    encrypted = bytearray(buffer.getvalue())
+    encrypted[6] |= 1
+    encrypted[encrypted.find(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(encrypted)
+    refused(f"npz:{path}", tmp_path, "is encrypted")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("x.npy", npy(HEADER % ("'|u1'", "(20, 8, 8)"), BYTES.tobytes()))
+    damaged = bytearray(path.read_bytes())
+    damaged[60:90] = bytes(byte ^ 0x5A for byte in damaged[60:90])
+    path.write_bytes(damaged)
+    refused(f"npz:{path}", tmp_path, "not a readable .npz file of numbers .Corrupt input data")

@@ -142,6 +142,55 @@ def test_interrupted_sets_end_with_the_same_bytes(tmp_path, folder, small_chunks
     assert contents(out) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train-000001.json", b"[["),
+        ("train-000001.json", b"[" * 100_000),
+        ("train-000001.json", b"[1]"),
+        ("train-000001.json", b'[["a", 1]]'),
+        ("train-000001.json", None),
+        ("train-000001.npy", b""),
+        ("train-000001.npy", lambda data: data[:-1]),
+        ("train-000001.npy", lambda data: data.replace(b"(8, 3, 8, 8)", b"(7, 3, 8, 8)")),
+        ("train-000001.npy", lambda data: data.replace(b"(8, 3, 8, 8)", b"(8, 8, 8, 3)")),
+        ("train-x.npy", b""),
+        ("train-000099.npy", lambda data: data),
+    ],
+)
+def test_damaged_parts_are_decoded_again(tmp_path, folder, small_chunks, monkeypatch, name, content):
+    spec, out = f"folder:{folder}", tmp_path / "out"
+    prepare_images(spec, tmp_path / "whole", workers=1)
+    with monkeypatch.context() as full:
+        full.setattr(prepare, "_write_npy", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(RuntimeError, match="interrupted"):
+            prepare_images(spec, out, workers=1)
+    path, good = out / ".parts" / name, out / ".parts" / "train-000001.npy"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content(good.read_bytes()) if callable(content) else content)
+    calls = []
+    monkeypatch.setattr(prepare, "decode_all", lambda *arguments: calls.append(arguments) or decode_all(*arguments))
+    prepare_images(spec, out, workers=1)
+    assert len(calls) == ("train-000001" in name)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_large_images_are_decoded_a_few_at_a_time(tmp_path, folder, monkeypatch):
+    prepare_images(f"folder:{folder}", tmp_path / "whole", workers=1)
+    monkeypatch.setattr(prepare, "_CHUNK_BYTES", 1000)
+    lengths = []
+    monkeypatch.setattr(prepare, "decode_all", lambda c, items, rule: lengths.append(len(items)) or decode_all(c, items, rule))
+    prepare_images(f"folder:{folder}", tmp_path / "out", workers=1)
+    assert set(lengths) == {1000 // (3 * 8 * 8), 87 % 5, 9 % 5}
+    monkeypatch.setattr(prepare, "_CHUNK_BYTES", 1)
+    lengths.clear()
+    prepare_images(f"folder:{folder}", tmp_path / "single", workers=1)
+    assert lengths == [1] * NUM
+    assert contents(tmp_path / "out") == contents(tmp_path / "single") == contents(tmp_path / "whole")
+
+
 def test_two_at_once_do_the_work_once(tmp_path, folder, small_chunks, monkeypatch):
     calls = []
 
@@ -267,9 +316,11 @@ def test_damage_is_found(tmp_path, folder):
     (out / "train.npy").write_bytes(data[:-1])
     with pytest.raises(UserError, match=r"train\.npy cannot be read .*; prepare it again"):
         prepare_images(spec, out, workers=1)
-    (out / "prepared.json").write_text("{")
-    with pytest.raises(UserError, match=r"prepared\.json cannot be read"):
-        prepare_images(spec, out, workers=1)
+    record = json.loads((out / "prepared.json").read_text())
+    for text in ("{", "[" * 100_000, "[]", json.dumps(record | {"sha256": []})):
+        (out / "prepared.json").write_text(text)
+        with pytest.raises(UserError, match=r"prepared\.json cannot be read"):
+            prepare_images(spec, out, workers=1)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path, folder):

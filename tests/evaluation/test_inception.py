@@ -176,10 +176,83 @@ def test_nothing_in_a_file_is_run(files, tmp_path, monkeypatch):
         archive.writestr("bad/constants.pkl", b"")
         archive.writestr("bad/data.pkl", pickle.dumps({"layers": Harm()}, 2))
     torch.save({"fc.weight": Harm()}, "bad.pth")
-    for name, what in (("bad.pt", r"asks for \w+\.system, which weights do not need"), ("bad.pth", "cannot be read")):
-        with pytest.raises(UserError, match=rf"--inception {name}: {what}.*--inception PATH"):
+    torch.save({"fc.weight": Harm()}, "old.pth", _use_new_zipfile_serialization=False)
+    for name in ("bad.pt", "bad.pth", "old.pth"):
+        with pytest.raises(UserError, match=rf"--inception {name}: asks for \w+\.system, which .* not need.*--inception PATH"):
             load_inception(Path(name))
     assert not Path("harmed").exists()
+
+
+NESTED = b"K\x01" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(45))
+OBJECTS = b"".join(b"c__torch__\nA\n)\x81q%c}(X\x01\x00\x00\x00ah%cX\x01\x00\x00\x00bh%cub" % (i + 1, i, i) for i in range(45))
+
+
+def one_storage(num, pickled):
+    """A pickle of a tensor whose memory, of ``num`` float32, has the key 0, and of what follows."""
+    memory = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuJ%btQ" % num.to_bytes(
+        4, "little"
+    )
+    return b"\x80\x02" + pickled % {b"memory": memory} + b"."
+
+
+@pytest.mark.parametrize(
+    ("pickled", "reason"),
+    [
+        (b"\x80\x02}" + NESTED + b"K\x01s.", "a pickle with keys that are not text"),
+        (b"\x80\x02c__torch__\nA\n)\x81q\x00}b" + OBJECTS + b".", "has no layer"),
+        (one_storage(5, b"%(memory)b"), "a/0 has 16 bytes, not 20"),
+        (one_storage(4, b"ctorch._utils\n_rebuild_tensor_v2\n(%(memory)bK\x00K\x05\x85K\x00\x85tR"), "larger than its memory"),
+        (one_storage(4, b"ctorch._utils\n_rebuild_tensor_v2\n(%(memory)bK\x00K\x05\x85K\x01\x85tR"), "larger than its memory"),
+        (one_storage(4, b"ctorch._utils\n_rebuild_tensor_v2\n(%(memory)bK\x00K\x04\x85K\x01\x85tR)b"), "form that is not read"),
+        (one_storage(4, b"%(memory)bccollections\nOrderedDict\n]\x85R"), "cannot be read"),
+        (b"\x80\x02(X\x07\x00\x00\x00storagectorch\nFloatStorage\n" + NESTED + b"K\x00K\x04tQ.", "form that is not read"),
+    ],
+)
+def test_pickles_that_are_no_weights(tmp_path, pickled, reason):
+    with zipfile.ZipFile(tmp_path / "a.pth", "w") as archive:
+        archive.writestr("a/data.pkl", pickled)
+        archive.writestr("a/data/0", bytes(16))
+    with pytest.raises(UserError, match=reason):
+        load_inception(tmp_path / "a.pth")
+
+
+def test_memory_is_read_once_and_bounded(tmp_path, monkeypatch):
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(%(memory)bK\x00K\x04\x85K\x01\x85tR"
+    path, calls, read = tmp_path / "a.pth", [], zipfile.ZipFile.read
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data.pkl", one_storage(4, b"(" + 25 * tensor + b"l"))
+        archive.writestr("a/data/0", bytes(16))
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda self, name: calls.append(name) or read(self, name))
+    with pytest.raises(UserError, match="holds no state dict"):
+        read_weights(path)
+    assert calls == ["a/data.pkl", "a/data/0"]
+    monkeypatch.setattr(weights, "_MAX_BYTES", 1 << 20)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data/1", bytes(1 << 20))
+    with pytest.raises(UserError, match="holds more than 1 MiB"):
+        read_weights(path)
+    path.write_bytes(bytes((1 << 20) + 1))
+    with pytest.raises(UserError, match="has more than 1 MiB"):
+        read_weights(path)
+
+
+def test_state_dicts_of_modules(tmp_path):
+    module = nn.Sequential()
+    module.add_module("bn", nn.BatchNorm2d(3))
+    module.add_module("conv", nn.Conv2d(3, 3, 1, bias=False))
+    holder = nn.Module()
+    holder.add_module("A", module)
+    for new in (False, True):
+        torch.save(holder.state_dict(), tmp_path / "a.pth", _use_new_zipfile_serialization=new)
+        found, fc = read_weights(tmp_path / "a.pth")
+        assert fc is None
+        assert torch.equal(found["a"].weight, module.conv.weight)
+    torch.save(holder.state_dict(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    data = (tmp_path / "old.pth").read_bytes()
+    for length in (len(data) - 1, len(data) // 2, 100, 20, 5):
+        (tmp_path / "old.pth").write_bytes(data[:length])
+        with pytest.raises(UserError):
+            read_weights(tmp_path / "old.pth")
 
 
 def test_files_that_are_no_weights(files, layers, tmp_path):

@@ -250,10 +250,19 @@ def parsers() -> dict[str, Parser]:
         record = (Path(name) / "c.json").read_bytes()
     zipped = io.BytesIO()
     torch.save({"Conv2d_1a_3x3.conv.weight": torch.ones(2, 2)}, zipped)
+    legacy, array = io.BytesIO(), io.BytesIO()
+    torch.save({"Conv2d_1a_3x3.conv.weight": torch.ones(2, 2)}, legacy, _use_new_zipfile_serialization=False)
+    np.save(array, rows)
     config = [json.dumps(to_dict(preset(name))).encode() for name in PRESETS]
     log = b'{"iteration": 5, "loss": [1.0, null]}\n{"iteration": 10, "loss": [0.5, 2.0]}\n'
     model, names = load("checkerboard"), ("log_z", "log_z_lower", "log_z_upper", "log_z_standard_error")
-    values = {"data": "checkerboard", "iteration": model.iteration, "verdict": "ok", "log_z_levels": [1.0, 2.0]}
+    values = {
+        "weights": model.fingerprint(),
+        "data": "checkerboard",
+        "iteration": model.iteration,
+        "verdict": "ok",
+        "log_z_levels": [1.0, 2.0],
+    }
     known = json.dumps({**values, **dict.fromkeys(names, 1.5)}).encode()
     nothing = lambda line: None  # noqa: E731
     return {
@@ -264,11 +273,12 @@ def parsers() -> dict[str, Parser]:
         "npz": Parser(
             [_npz(images=rows), _npz(train=rows, test=rows[:2])], _file("a.npz", lambda path: formats.npz(path, nothing))
         ),
+        "npy": Parser([array.getvalue()], _file("a.npy", lambda path: formats.npy_rows(path, nothing))),
         "images": Parser([_image(*kind) for kind in kinds], lambda data, folder: decode(data, Rule(size=8))),
         "config.json": Parser(config, _config, True),
         "checkpoint, record": Parser([record], _record, True),
         "checkpoint, tensors": Parser([save(tensors)], _checkpoint),
-        "Inception's weights": Parser([save(tensors), zipped.getvalue()], _weights),
+        "Inception's weights": Parser([save(tensors), zipped.getvalue(), legacy.getvalue()], _weights),
         "mask": Parser([_image("PNG", "L"), _image("PNG", "1")], _file("mask.png", lambda path: read_mask(path, (1, 9, 7)))),
         "likelihood.json": Parser([known], _file("likelihood.json", model.use_likelihood), True),
         "logs": Parser([log], _file("metrics.jsonl", read_lines)),
@@ -277,7 +287,7 @@ def parsers() -> dict[str, Parser]:
 
 
 def _weights(data: bytes, folder: Path) -> object:
-    path = folder / ("a.safetensors" if data[:1] != b"P" else "a.pth")
+    path = folder / ("a.safetensors" if data[8:9] == b"{" else "a.pth")
     path.write_bytes(data)
     return read_weights(path)
 

@@ -17,6 +17,14 @@ def check(name, number, seed):
     assert counts["refused"] > 0 or name == "logs"
 
 
+@pytest.mark.parametrize("name", sorted(parsers().keys() - {"Inception's weights", "command line"}))
+def test_good_inputs_are_read(name, tmp_path):
+    """Mutations of an input that is refused at once would test little."""
+    parser = parsers()[name]
+    for seed in parser.seeds:
+        parser.read(seed, tmp_path)
+
+
 @pytest.mark.parametrize("name", parsers())
 def test_a_few_bad_inputs(name):
     check(name, 20 if name == "command line" else 200, seed=1)

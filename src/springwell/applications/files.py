@@ -22,7 +22,7 @@ from torch import Tensor
 
 from springwell.config import ImageConfig
 from springwell.data import collect
-from springwell.data.decode import Container, Rule, UnreadableError, decode
+from springwell.data.decode import Container, Rule, UnreadableError, decode, header_size
 from springwell.data.formats import UnusableDataError, first_line
 from springwell.errors import InterruptionError, UserError
 from springwell.evaluation.sources import FEWEST, open_source
@@ -83,12 +83,17 @@ def read_image(path: Path, shape: tuple[int, ...], resize: bool = False) -> Tens
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            pixels = decode(Container("files").read(str(path)), rule)
-    except (UnreadableError, OSError) as error:
+            data = Container("files").read(str(path))
+            size = header_size(data)
+            # One of another size, however large, need not be decoded; it may yet be turned.
+            if resize or sorted(size) == sorted((width, height)):
+                pixels = decode(data, rule)
+                size = pixels.shape[2], pixels.shape[1]
+    except (UnreadableError, OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({first_line(error)})") from None
-    if pixels.shape[1:] != (height, width):
-        size = f"is {pixels.shape[2]} x {pixels.shape[1]} pixels; {width} x {height} are needed"
-        raise UserError(f"{path}: {size}; use --resize to crop and resize it")
+    if size != (width, height):
+        found = f"is {size[0]} x {size[1]} pixels; {width} x {height} are needed"
+        raise UserError(f"{path}: {found}; use --resize to crop and resize it")
     if pixels.shape[0] != channels:
         kinds = {1: "grey", 3: "in colour"}
         raise UserError(

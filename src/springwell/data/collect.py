@@ -19,8 +19,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from springwell.data.decode import Container, Rule, open_lmdb
+from springwell.data.decode import MAX_FILE, Container, Rule, open_lmdb
 from springwell.data.formats import StoppedError, UnusableDataError, first_line, missing_data
+from springwell.data.untrusted import open_regular, read_regular
 
 CHUNK = 256
 SUFFIXES = frozenset(
@@ -28,6 +29,7 @@ SUFFIXES = frozenset(
 )
 _TEST_NAMES = ("test", "val", "valid", "validation")
 _FEWEST = 10
+_MAX_LIST = 1 << 26
 Item = tuple[str, Any]
 
 
@@ -37,7 +39,7 @@ class Split:
 
     Attributes:
         container: Where they lie.
-        items: chunk index -> (name, reference) of the images from there on.
+        items: index -> (name, reference) of the images from there on.
         num: How many there are; None if it is not known before all are read.
     """
 
@@ -45,10 +47,10 @@ class Split:
     items: Callable[[int], Iterator[Item]]
     num: int | None
 
-    def chunks(self, start: int = 0) -> Iterator[list[Item]]:
-        """Images from chunk ``start`` on, :data:`CHUNK` at a time."""
-        items = self.items(start)
-        while chunk := list(islice(items, CHUNK)):
+    def chunks(self, start: int = 0, length: int = CHUNK) -> Iterator[list[Item]]:
+        """Images from chunk ``start`` on, ``length`` at a time."""
+        items = self.items(start * length)
+        while chunk := list(islice(items, length)):
             yield chunk
 
 
@@ -70,7 +72,7 @@ class Encoded:
 
 
 def _listed(container: Container, items: Sequence[Item]) -> Split:
-    return Split(container, lambda start: iter(items[start * CHUNK :]), len(items))
+    return Split(container, lambda start: iter(items[start:]), len(items))
 
 
 def _fingerprint(lines: Iterable[str]) -> str:
@@ -133,11 +135,11 @@ def _is_image(name: str) -> bool:
 
 def _members(path: Path) -> list[zipfile.ZipInfo]:
     try:
-        with zipfile.ZipFile(path) as file:
+        with open_regular(path) as stored, zipfile.ZipFile(stored) as file:
             return file.infolist()
     except FileNotFoundError:
         raise UnusableDataError("no such file") from None
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+    except Exception as error:
         raise UnusableDataError(f"{path} is not a readable zip file ({first_line(error)})") from None
 
 
@@ -201,7 +203,7 @@ def celeba(root: Path, size: int) -> Encoded:
 
 def _partition(path: Path) -> dict[str, str]:
     try:
-        lines = path.read_text("ascii").splitlines()
+        lines = read_regular(path, _MAX_LIST).decode("ascii").splitlines()
     except (OSError, ValueError) as error:
         raise UnusableDataError(f"{path} cannot be read ({first_line(error)})") from None
     parts = {}
@@ -235,7 +237,7 @@ def lsun(root: Path, category: str, size: int) -> Encoded:
 
 
 def _of_keys(container: Container, keys: list[bytes]) -> Split:
-    return Split(container, lambda start: ((key.decode("latin1"), key) for key in islice(keys, start * CHUNK, None)), len(keys))
+    return Split(container, lambda start: ((key.decode("latin1"), key) for key in islice(keys, start, None)), len(keys))
 
 
 def _keys(path: Path) -> list[bytes]:
@@ -261,6 +263,8 @@ def hugging_face(name: str, size: int | None) -> Encoded:
     _require("datasets", "hf")
     import datasets
 
+    if int(datasets.__version__.partition(".")[0]) < 4:
+        raise UnusableDataError("needs datasets 4, as older ones may run code of the set; pip install -U 'springwell[hf]'")
     name, _, config = name.partition("@")
     try:
         if any((Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json")):
@@ -299,7 +303,7 @@ def _streamed(data: Any, column: str, label: str, chosen: Callable[[int], bool] 
         num = sum(map(chosen, range(num)))
 
     def items(start: int) -> Iterator[Item]:
-        skipped = start * CHUNK
+        skipped = start
         first = 0 if chosen else skipped
         try:
             for index, row in enumerate(raw.skip(first), first):
@@ -319,9 +323,11 @@ def _content(image: dict[str, Any]) -> bytes | None:
     if image.get("bytes") is None and image.get("path"):
         import fsspec
 
+        if os.path.exists(image["path"]) and not os.path.isfile(image["path"]):
+            return None
         try:
             with fsspec.open(image["path"], "rb") as file:
-                return bytes(file.read())
+                return bytes(file.read(MAX_FILE + 1))
         except FileNotFoundError:
             return None
     return image.get("bytes")

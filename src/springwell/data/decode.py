@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from springwell.data.untrusted import read_regular
+
 MAX_PIXELS = 1 << 27
 MAX_FILE = 1 << 29
 # Formats whose decoders are part of Pillow. EPS and its like would start another program.
@@ -67,6 +69,8 @@ class Container:
         if self.kind == "bytes":
             if not isinstance(reference, bytes):
                 raise UnreadableError("holds no image")
+            if len(reference) > MAX_FILE:
+                raise UnreadableError(f"larger than {MAX_FILE >> 20} MiB")
             return reference
         if self.kind == "zip":
             archive = _archive(self.path)
@@ -76,10 +80,7 @@ class Container:
         if self.kind == "lmdb":
             with _database(self.path).begin(buffers=False) as transaction:
                 return bytes(transaction.get(reference) or b"")
-        path = Path(reference)
-        if path.stat().st_size > MAX_FILE:
-            raise UnreadableError(f"larger than {MAX_FILE >> 20} MiB")
-        return path.read_bytes()
+        return read_regular(reference, MAX_FILE)
 
 
 @lru_cache(maxsize=2)
@@ -132,6 +133,17 @@ def decode(data: bytes, rule: Rule) -> np.ndarray:
         raise UnreadableError((str(error).strip().splitlines() or [type(error).__name__])[0]) from None
 
 
+def header_size(data: bytes) -> tuple[int, int]:
+    """(width, height) that an image says it has; nothing is decoded or turned. Raises UnreadableError."""
+    try:
+        with Image.open(io.BytesIO(data), formats=_formats()) as image:
+            return image.size
+    except UnidentifiedImageError:
+        raise UnreadableError("not an image" if data else "empty") from None
+    except Exception as error:
+        raise UnreadableError((str(error).strip().splitlines() or [type(error).__name__])[0]) from None
+
+
 def _oriented(image: Image.Image, orient: bool) -> Image.Image:
     if not orient:
         return image
@@ -144,10 +156,13 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise UnreadableError("holds floating-point values, whose range is not known")
     if image.mode.startswith("I"):
-        values = np.asarray(image).astype(np.int64)
+        values = np.asarray(image)
         if values.min() < 0 or values.max() > 65535:
             raise UnreadableError(f"holds values of 32 bits ({values.min()} ... {values.max()})")
-        return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+        grey = np.empty(values.shape, np.uint8)
+        for row, line in enumerate(values):
+            grey[row] = (line.astype(np.int32) + 128) // 257
+        return Image.fromarray(grey)
     mode = "L" if image.mode in _GREY else "RGB"
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")

@@ -9,22 +9,32 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
+import os
 import pickle
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 import numpy as np
 
+from springwell.data.untrusted import check_pickle, open_regular, read_regular, shown
+
 CIFAR_ROWS = 10_000
 _CIFAR_RECORD = 1 + 3 * 32 * 32
-_MAX_BYTES = 1 << 33
+# Of bytes, and of numbers that become bytes.
+_MAX_BYTES = 1 << 32
+_MAX_NUMBERS = 1 << 30
 _MAX_PICKLE = 1 << 26
-_BROKEN = (OSError, EOFError, ValueError, zlib.error, tarfile.TarError, zipfile.BadZipFile, MemoryError, NotImplementedError)
+_MAX_ARCHIVE = 1 << 28
+_BLOCK = 1 << 20
+_BROKEN = (OSError, EOFError, ValueError, zlib.error, tarfile.TarError, MemoryError)
 
 
 class UnusableDataError(Exception):
@@ -98,7 +108,7 @@ def _by(images: np.ndarray) -> str:
 
 def _read_idx(path: Path) -> np.ndarray:
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with open_regular(path) as stored, gzip.open(stored) if path.suffix == ".gz" else stored as file:
             head = file.read(16)
             num, height, width = (int.from_bytes(head[i : i + 4], "big") for i in (4, 8, 12))
             if len(head) < 16 or head[:4] != b"\0\0\x08\x03":
@@ -108,19 +118,28 @@ def _read_idx(path: Path) -> np.ndarray:
                 raise UnusableDataError(f"{path} claims {num} images of {height} x {width} pixels, which cannot be")
             if path.suffix != ".gz" and path.stat().st_size != 16 + size:
                 raise UnusableDataError(f"{path} has {path.stat().st_size} bytes, not {16 + size}; get it again")
-            data = file.read(size + 1)
+            data, more = _read_bytes(file, size), file.read(1)
     except _BROKEN as error:
         raise UnusableDataError(f"{path} cannot be read ({first_line(error)}); get it again") from None
-    if len(data) != size:
-        raise UnusableDataError(f"{path} is {'truncated' if len(data) < size else 'too long'}; get it again")
-    return np.frombuffer(data, np.uint8).reshape(num, 1, height, width)
+    if len(data) < size or more:
+        raise UnusableDataError(f"{path} is {'too long' if more else 'truncated'}; get it again")
+    return data.reshape(num, 1, height, width)
+
+
+def _read_bytes(file: IO[bytes] | gzip.GzipFile, size: int) -> np.ndarray:
+    """The next ``size`` bytes, or fewer at the end of the file, without a second copy of them."""
+    data, count = np.empty(size, np.uint8), 0
+    while count < size and (block := file.read(min(_BLOCK, size - count))):
+        data[count : count + len(block)] = np.frombuffer(block, np.uint8)
+        count += len(block)
+    return data[:count]
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, in one line."""
+    """What an exception says, in one line of at most 300 characters."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:300]
 
 
 def npz(path: Path, say: Callable[[str], None]) -> Arrays:
@@ -140,22 +159,17 @@ def npz(path: Path, say: Callable[[str], None]) -> Arrays:
 
 def npz_rows(path: Path, say: Callable[[str], None]) -> tuple[np.ndarray, np.ndarray | None]:
     """The images for training, or all of them, and those for testing, if the file tells them apart."""
-    if path.is_file() and not zipfile.is_zipfile(path):
-        raise UnusableDataError("is not a readable .npz file; write it with numpy.savez(PATH, train=..., test=...)")
-    try:
-        with np.load(path, allow_pickle=False) as file:
+    with _readable("npz"), open_regular(path) as stored:
+        if not zipfile.is_zipfile(stored):
+            raise UnusableDataError("is not a readable .npz file; write it with numpy.savez(PATH, train=..., test=...)")
+        with zipfile.ZipFile(stored) as archive:
+            held = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             pairs = [("train", "test"), ("x_train", "x_test"), *((name, "") for name in ("images", "x", "samples", "arr_0"))]
-            names = next((pair for pair in pairs if pair[0] in file.files), None)
+            names = next((pair for pair in pairs if pair[0] in held), None)
             if names is None:
-                known = "train and test, or images, x, samples or arr_0"
-                raise UnusableDataError(f"holds {', '.join(file.files)[:200] or 'nothing'}; needs an array named {known}")
-            if file.zip is not None and sum(info.file_size for info in file.zip.infolist()) > _MAX_BYTES:
-                raise UnusableDataError(f"holds more than {_MAX_BYTES >> 30} GiB; use folder:PATH or zip:PATH")
-            read = {name: file[name] for name in names if name in file.files}
-    except FileNotFoundError:
-        raise UnusableDataError("no such file") from None
-    except _BROKEN as error:
-        raise UnusableDataError(f"is not a readable .npz file of numbers ({first_line(error)})") from None
+                known, found = "train and test, or images, x, samples or arr_0", ", ".join(map(shown, islice(held, 20)))
+                raise UnusableDataError(f"holds {found[:200] or 'nothing'}; needs an array named {known}")
+            read = {name: _member(archive, held[name]) for name in names if name in held}
     rows = dict(zip(read, _as_bytes({name: _channels_first(array, name) for name, array in read.items()}, say), strict=True))
     train, test = rows[names[0]], rows.get(names[1])
     if test is not None and train.shape[1:] != test.shape[1:]:
@@ -163,15 +177,63 @@ def npz_rows(path: Path, say: Callable[[str], None]) -> tuple[np.ndarray, np.nda
     return train, test
 
 
-def npy_rows(path: Path, say: Callable[[str], None]) -> np.ndarray:
-    """The images of an .npy file."""
+@contextmanager
+def _readable(kind: str) -> Iterator[None]:
+    """Whatever a library raises at a damaged file becomes UnusableDataError."""
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        yield
+    except UnusableDataError:
+        raise
     except FileNotFoundError:
         raise UnusableDataError("no such file") from None
-    except _BROKEN as error:
-        raise UnusableDataError(f"is not a readable .npy file of numbers ({first_line(error)})") from None
-    return _as_bytes({path.name: _channels_first(array, path.name)}, say)[0]
+    except Exception as error:
+        raise UnusableDataError(f"is not a readable .{kind} file of numbers ({first_line(error)})") from None
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(info) as file:
+        shape, dtype, order, size = _npy_header(file)
+        most = _MAX_BYTES if dtype == np.uint8 else _MAX_NUMBERS
+        if size > most:
+            use = "use folder:PATH" if dtype == np.uint8 else "save bytes (uint8), or use folder:PATH"
+            raise UnusableDataError(f"'{shown(info.filename)}' has more than {most >> 20} MiB; {use}")
+        if len(data := _read_bytes(file, min(size, info.file_size))) != size:
+            raise ValueError(f"'{shown(info.filename)}' is truncated")
+    return data.view(dtype).reshape(shape, order=order)
+
+
+def load_npy(path: Path) -> np.ndarray:
+    """The array of numbers or text in an .npy file, mapped into memory. Raises UnusableDataError."""
+    with _readable("npy"), open_regular(path) as file:
+        shape, dtype, order, size = _npy_header(file)
+        if os.fstat(file.fileno()).st_size < file.tell() + size:
+            raise ValueError("it is truncated")
+        if size == 0:
+            return np.empty(shape, dtype)
+        return np.memmap(file, dtype, "r", file.tell(), shape, order)
+    raise AssertionError
+
+
+def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], Literal["C", "F"], int]:
+    """Shape, type, order and number of bytes of the array that follows."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError("its version is {}.{}".format(*version))
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.kind not in "biufcSU" or not dtype.itemsize:
+        raise ValueError("it holds objects, not numbers")
+    if len(shape) > 8 or not all(0 <= n < 1 << 48 for n in shape):
+        raise ValueError("its shape cannot be")
+    return shape, dtype, "F" if fortran else "C", math.prod(shape) * dtype.itemsize
+
+
+def npy_rows(path: Path, say: Callable[[str], None]) -> np.ndarray:
+    """The images of an .npy file."""
+    rows = _channels_first(load_npy(path), path.name)
+    if rows.size > _MAX_BYTES:
+        raise UnusableDataError(f"has more than {_MAX_BYTES >> 20} Mi grey values; use folder:PATH")
+    return _as_bytes({path.name: rows}, say)[0]
 
 
 def _channels_first(array: np.ndarray, name: str) -> np.ndarray:
@@ -201,10 +263,16 @@ def _as_bytes(arrays: dict[str, np.ndarray], say: Callable[[str], None]) -> list
         raise UnusableDataError(f"{span}; floats must be in [0, 1] or in [-1, 1], or save bytes (uint8)")
     signed = low < 0
     say(f"floats, {span}, read as {'[-1, 1]' if signed else '[0, 1]'}")
-    return [
-        np.ascontiguousarray(np.rint((array + 1.0) * 127.5 if signed else array * 255.0), dtype=np.uint8)
-        for array in arrays.values()
-    ]
+    return [_grey_values(array, signed) for array in arrays.values()]
+
+
+def _grey_values(array: np.ndarray, signed: bool) -> np.ndarray:
+    """Bytes of floats, a few images at a time."""
+    out, together = np.empty(array.shape, np.uint8), max(1, _BLOCK // math.prod(array.shape[1:]))
+    for i in range(0, len(array), together):
+        part = array[i : i + together]
+        out[i : i + together] = np.rint((part + 1.0) * 127.5 if signed else part * 255.0)
+    return out
 
 
 def cifar10(root: Path) -> Arrays:
@@ -232,8 +300,7 @@ def cifar10(root: Path) -> Arrays:
 def _folder_batches(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     for name in names:
         try:
-            with (path / name).open("rb") as file:
-                yield name, file.read(_MAX_PICKLE + 1)
+            yield name, read_regular(path / name, _MAX_PICKLE)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -241,16 +308,20 @@ def _folder_batches(path: Path, names: Sequence[str]) -> Iterator[tuple[str, byt
 
 
 def _archive_batches(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    wanted = set(names)
+    """The files of an archive. tarfile would read long names whole, however long, before it tells of them."""
+    wanted, left = set(names), _MAX_ARCHIVE
     try:
-        with tarfile.open(path, "r|gz") as archive:
-            for count, member in enumerate(archive):
-                name = Path(member.name).name
-                if not wanted or count > 100 or member.size > _MAX_PICKLE:
+        with open_regular(path) as stored, gzip.open(stored) as file:
+            while wanted and any(head := file.read(tarfile.BLOCKSIZE)):
+                member = tarfile.TarInfo.frombuf(head, "utf-8", "replace")
+                padded = -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+                left -= tarfile.BLOCKSIZE + padded
+                if not 0 <= member.size <= _MAX_PICKLE or left < 0:
                     return
-                if name in wanted and (content := archive.extractfile(member)):
+                content = file.read(padded)
+                if member.isreg() and (name := Path(member.name).name) in wanted:
                     wanted.discard(name)
-                    yield name, content.read(_MAX_PICKLE + 1)
+                    yield name, content[: member.size]
     except _BROKEN as error:
         raise UnusableDataError(f"{path} cannot be read ({first_line(error)}); get it again") from None
 
@@ -266,6 +337,7 @@ def _binary_batch(data: bytes, path: Path) -> np.ndarray:
 
 def _python_batch(data: bytes, path: Path) -> np.ndarray:
     try:
+        check_pickle(data)
         batch = _NumbersOnly(io.BytesIO(data), encoding="bytes").load()
     except UnusableDataError as error:
         raise UnusableDataError(f"{path} {error}") from None
@@ -284,7 +356,7 @@ class _Bytes:
 
     def __init__(self, code: Any, *flags: Any):
         if code not in ("u1", b"u1"):
-            raise UnusableDataError(f"holds an array of type {code!r}, not of bytes")
+            raise UnusableDataError(f"holds an array of type '{shown(code)}', not of bytes")
 
     def __setstate__(self, state: Any) -> None:
         """Byte order, fields and the like mean nothing for bytes."""
@@ -305,28 +377,35 @@ class _Array:
         self.rows = np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _latin1(text: Any, encoding: Any) -> bytes:
-    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-        raise UnusableDataError(f"holds text in the encoding {encoding!r}")
-    return text.encode("latin1")
-
-
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy._core.multiarray", "_reconstruct"): _Array,
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Bytes,
-    ("_codecs", "encode"): _latin1,
 }
 
 
 class _NumbersOnly(pickle.Unpickler):
     """Builds lists, dicts, numbers, strings and arrays of bytes, and refuses to look up anything else."""
 
+    num_encoded = 0
+
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return self._latin1
         if (module, name) not in _ALLOWED:
-            raise UnusableDataError(f"asks for {module}.{name}, which a batch of CIFAR-10 does not need; it was not read")
+            asked = shown(f"{module}.{name}")
+            raise UnusableDataError(f"asks for {asked}, which a batch of CIFAR-10 does not need; it was not read")
         return _ALLOWED[module, name]
+
+    def _latin1(self, text: Any, encoding: Any) -> bytes:
+        if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+            raise UnusableDataError(f"holds text in the encoding '{shown(encoding)}'")
+        # One long text may be encoded many times.
+        self.num_encoded += len(text)
+        if self.num_encoded > _MAX_PICKLE:
+            raise UnusableDataError(f"holds more than {_MAX_PICKLE >> 20} MiB")
+        return text.encode("latin1")
 
     def persistent_load(self, pid: Any) -> Any:
         raise UnusableDataError("refers to objects outside of it; it was not read")

@@ -2,7 +2,8 @@
 
 A prepared set is a folder with ``train.npy`` and ``test.npy``, uint8 ``[N, C, H, W]``, and ``prepared.json``, which is written
 last: the set is complete exactly when it is there. Until then, ``.parts/`` holds the plan and the chunks that are done, each
-of which appears by an atomic rename. Preparing the same set again goes on from them and ends with the same bytes.
+of which appears by an atomic rename. Preparing the same set again goes on from them, decodes those again that were damaged
+meanwhile, and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sys
@@ -24,15 +26,18 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from springwell.data import worker
 from springwell.data.collect import CHUNK, Encoded, Split
 from springwell.data.decode import Decoded, Rule, UnreadableError, close_containers, decode, decode_all
-from springwell.data.formats import Arrays, StoppedError, UnusableDataError, first_line
+from springwell.data.formats import Arrays, StoppedError, UnusableDataError, first_line, load_npy
+from springwell.data.untrusted import read_regular
 from springwell.errors import InterruptionError
 from springwell.locks import locked
 from springwell.progress import Reporter
@@ -41,6 +46,11 @@ from springwell.training.checkpoint import file_sha256, write_atomically
 FORMAT = 1
 _LISTED = 1000
 _BLOCK = 1 << 24
+_CHUNK_BYTES = 1 << 25
+_MAX_JSON = 1 << 26
+
+
+Job = tuple[str, int, Split, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -70,17 +80,17 @@ def open_prepared(path: Path) -> tuple[Arrays, dict[str, Any]]:
     if not path.exists():
         raise UnusableDataError(f"no such folder: {path}")
     if not is_prepared(path):
-        partial = (path / ".parts").is_dir()
-        what = "is not complete; run the same springwell data prepare again" if partial else "holds no prepared.json"
+        begun = (path / ".parts").is_dir()
+        what = "is not complete; run the same springwell data prepare again" if begun else "holds no prepared.json"
         raise UnusableDataError(f"{path} {what}")
     record = _read_record(path)
     arrays = []
     for name in ("train", "test"):
         file = path / f"{name}.npy"
         try:
-            array = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise UnusableDataError(f"{file} cannot be read ({first_line(error)}); prepare it again") from None
+            array = load_npy(file)
+        except UnusableDataError as error:
+            raise UnusableDataError(f"{file} cannot be read ({error}); prepare it again") from None
         if array.dtype != np.uint8 or list(array.shape) != [record[f"num_{name}"], *record["shape"]]:
             raise UnusableDataError(
                 f"{file} is {array.dtype} {list(array.shape)}, not what prepared.json says; prepare it again"
@@ -89,13 +99,23 @@ def open_prepared(path: Path) -> tuple[Arrays, dict[str, Any]]:
     return Arrays(arrays[0], arrays[1]), record
 
 
+def _read_json(path: Path) -> Any:
+    """What a file holds; raises OSError or ValueError."""
+    try:
+        return json.loads(read_regular(path, _MAX_JSON))
+    except RecursionError:
+        raise ValueError("lists in lists in lists ...") from None
+
+
 def _read_record(path: Path) -> dict[str, Any]:
     try:
-        record = json.loads((path / "prepared.json").read_text())
+        record = _read_json(path / "prepared.json")
         if record["format"] != FORMAT:
             raise UnusableDataError(f"{path} has format {record['format']}, this version reads {FORMAT}; prepare it again")
         shape, counts = record["shape"], (record["num_train"], record["num_test"])
         if len(shape) != 3 or not all(isinstance(n, int) and n > 0 for n in (*shape, *counts)):
+            raise ValueError
+        if not isinstance(record["sha256"], dict):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError):
         raise UnusableDataError(f"{path / 'prepared.json'} cannot be read; prepare the set again") from None
@@ -166,7 +186,7 @@ def _refuse_other(out: Path, plan: dict[str, Any]) -> None:
         known, what = _read_record(out), "already holds"
     elif (parts / "plan.json").is_file():
         try:
-            known, what = dict(json.loads((parts / "plan.json").read_text())), "holds a part of"
+            known, what = dict(_read_json(parts / "plan.json")), "holds a part of"
         except (OSError, ValueError, TypeError):
             raise UnusableDataError(f"{parts / 'plan.json'} cannot be read; remove {parts}") from None
     else:
@@ -184,7 +204,7 @@ def _refuse_other(out: Path, plan: dict[str, Any]) -> None:
 def _verified(out: Path, reporter: Reporter) -> dict[str, Any]:
     _, record = open_prepared(out)
     for name in ("train", "test"):
-        if file_sha256(out / f"{name}.npy") != record.get("sha256", {}).get(name):
+        if file_sha256(out / f"{name}.npy") != record["sha256"].get(name):
             raise UnusableDataError(f"{out / name}.npy is not what was written; remove {out} and prepare it again")
     shutil.rmtree(out / ".parts", ignore_errors=True)
     reporter.say(f"{out} is complete already, and its checksums agree")
@@ -215,7 +235,7 @@ def _decoded_set(request: Request, data: Encoded, reporter: Reporter) -> dict[st
         counts[name] = sum(map(_num_rows, paths))
         if not counts[name]:
             raise UnusableDataError(f"no image of the {name} split can be read")
-        digests[name] = _write_npy(request.out, name, map(np.load, paths), counts[name], shape)
+        digests[name] = _write_npy(request.out, name, map(load_npy, paths), counts[name], shape)
     if unreadable:
         first = f"{unreadable[0][0]}: {unreadable[0][1]}"
         total = sum(counts.values()) + len(unreadable)
@@ -275,62 +295,96 @@ def _part_paths(parts: Path, name: str) -> list[Path]:
 
 
 def _num_rows(path: Path) -> int:
-    with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        return int(np.lib.format.read_array_header_1_0(file)[0][0])
+    return len(load_npy(path))
+
+
+def _read_part(parts: Path, name: str, index: int, shape: tuple[int, ...]) -> tuple[int, list[tuple[str, str]]] | None:
+    """Of a part that is done, how many images were to be decoded, and (name, reason) of the unreadable; None if damaged."""
+    try:
+        rows = load_npy(parts / f"{name}-{index:06d}.npy")
+        unreadable = [(item, reason) for item, reason in _read_json(parts / f"{name}-{index:06d}.json")]
+    except (UnusableDataError, OSError, ValueError, TypeError):
+        return None
+    if (
+        rows.dtype != np.uint8
+        or rows.shape[1:] != shape
+        or not all(isinstance(text, str) for pair in unreadable for text in pair)
+    ):
+        return None
+    return len(rows) + len(unreadable), unreadable
+
+
+def _parts_done(parts: Path, name: str, split: Split, shape: tuple[int, ...], length: int) -> dict[int, Any]:
+    """What :func:`_read_part` says of the sound parts, by index. The others are removed, to be decoded again."""
+    found = {}
+    for path in _part_paths(parts, name):
+        number = path.stem.removeprefix(f"{name}-")
+        index = int(number) if re.fullmatch("[0-9]{6}", number) else -1
+        # The last part of a stream of unknown length may be shorter; it is decoded again as well.
+        expected = length if split.num is None else min(length, split.num - index * length)
+        part = _read_part(parts, name, index, shape)
+        if part is not None and part[0] == expected:
+            found[index] = part
+        else:
+            path.unlink()
+    return found
 
 
 def _decode_to_parts(request: Request, data: Encoded, reporter: Reporter) -> list[tuple[str, str]]:
     """Decodes what is not decoded yet and returns (name, reason) of every unreadable image."""
-    parts = request.out / ".parts"
-    unreadable: list[tuple[str, str]] = []
+    parts, shape = request.out / ".parts", data.rule.shape
+    assert shape is not None
+    length = max(1, min(CHUNK, _CHUNK_BYTES // math.prod(shape)))
     splits = {"train": data.train, "test": data.test}
     sizes = [split.num for split in splits.values()]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
-    begin = {}
-    for name in splits:
-        begin[name] = len(_part_paths(parts, name))
-        for i in range(begin[name]):
-            unreadable += [(item, reason) for item, reason in json.loads((parts / f"{name}-{i:06d}.json").read_text())]
-    done = sum(min(begin[name] * CHUNK, split.num or begin[name] * CHUNK) for name, split in splits.items())
+    known = {name: _parts_done(parts, name, split, shape, length) for name, split in splits.items()}
+    found = {(name, index): unreadable for name in splits for index, (_, unreadable) in known[name].items()}
+    done = sum(num for name in splits for num, _ in known[name].values())
+    num_unreadable = sum(map(len, found.values()))
     if done:
         reporter.say(f"{done} images are done already")
-    jobs = (
-        (name, begin[name] + i, split, items)
-        for name, split in splits.items()
-        for i, items in enumerate(split.chunks(begin[name]))
-    )
-    workers = request.workers if total is None or total - done > 2 * CHUNK else 1
+    workers = request.workers if total is None or total - done > 2 * length else 1
     title = f"preparing {request.spec}"
     with reporter.bar(title, total, done) if total else contextlib.nullcontext() as bar:
-        for name, index, num, decoded in _decoded(jobs, data.rule, workers):
+        for name, index, num, decoded in _decoded(_jobs(splits, known, length), data.rule, workers):
             if decoded.misfit:
                 raise UnusableDataError(_misfit(*decoded.misfit, data.rule))
-            unreadable += decoded.unreadable
-            if total and 2 * len(unreadable) > total:
-                first = f"{unreadable[0][0]}: {unreadable[0][1]}"
+            found[name, index] = decoded.unreadable
+            num_unreadable += len(decoded.unreadable)
+            if total and 2 * num_unreadable > total:
+                first = ": ".join(next(item for items in found.values() for item in items))
                 raise UnusableDataError(f"more than half of the {total} images are unreadable (first: {first})")
             write_atomically(parts / f"{name}-{index:06d}.json", json.dumps(decoded.unreadable))
-            buffer = io.BytesIO()
-            np.save(buffer, decoded.rows)
-            write_atomically(parts / f"{name}-{index:06d}.npy", buffer.getvalue())
+            write_atomically(parts / f"{name}-{index:06d}.npy", partial(_save, decoded.rows))
             done += num
             if bar is not None:
                 bar.advance(num)
             elif index % 40 == 39:
                 reporter.say(f"{title}: {done} images")
+    unreadable = [item for name in splits for index in sorted(i for n, i in found if n == name) for item in found[name, index]]
     if 2 * len(unreadable) > done:
         raise UnusableDataError(f"{len(unreadable)} of {done} images are unreadable (first: {': '.join(unreadable[0])})")
     return unreadable
+
+
+def _save(rows: np.ndarray, file: BinaryIO) -> None:
+    np.save(file, rows)
+
+
+def _jobs(splits: dict[str, Split], known: dict[str, Any], length: int) -> Iterator[Job]:
+    """The chunks that are not known yet, from the first of each split on."""
+    for name, split in splits.items():
+        start = next(i for i in count() if i not in known[name])
+        for index, items in enumerate(split.chunks(start, length), start):
+            if index not in known[name]:
+                yield name, index, split, items
 
 
 def _misfit(name: str, width: int, height: int, rule: Rule) -> str:
     assert rule.shape is not None
     expected = f"{rule.shape[2]} x {rule.shape[1]}"
     return f"{name} is {width} x {height} pixels, others are {expected}; give --image-size to crop and resize all"
-
-
-Job = tuple[str, int, Split, list[Any]]
 
 
 def _decoded(jobs: Iterator[Job], rule: Rule, workers: int) -> Iterator[tuple[str, int, int, Decoded]]:

@@ -5,7 +5,6 @@ Models are trained in standardised coordinates u = (x - shift) / scale. Toy data
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from springwell.config import ImageConfig
+from springwell.data.formats import UnusableDataError, load_npy
 from springwell.data.toy import TOY_DATA, ToyData, toy_data
 from springwell.errors import UserError
 from springwell.noise import Noise
@@ -76,24 +76,17 @@ def open_data(spec: str, images: ImageConfig | None = None, reporter: Reporter |
 
 def _vectors(path: Path) -> DataSource:
     try:
-        array = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise UserError(f"--data npy:{path}: no such file") from None
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile):
-        raise UserError(f"--data npy:{path}: not a readable .npy file of numbers; write it with numpy.save") from None
-    if (
-        not isinstance(array, np.ndarray)
-        or array.ndim != 2
-        or array.shape[0] < 20
-        or array.shape[1] < 1
-        or array.dtype.kind not in "fiu"
-    ):
-        found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
+        array = load_npy(path)
+    except UnusableDataError as error:
+        advice = "" if str(error) == "no such file" else "; write it with numpy.save"
+        raise UserError(f"--data npy:{path}: {error}{advice}") from None
+    if array.ndim != 2 or array.shape[0] < 20 or array.shape[1] < 1 or array.dtype.kind not in "fiu":
+        found = f"{array.dtype} {list(array.shape)}"
         raise UserError(f"--data npy:{path}: found {found}; needs numbers of shape [N, D], N >= 20, D >= 1")
     if bad := int((~np.isfinite(array)).any(1).sum()):
         first = int(np.flatnonzero((~np.isfinite(array)).any(1))[0])
         raise UserError(f"--data npy:{path}: {bad} of {len(array)} rows are not finite (first: row {first}); remove them")
-    rows = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+    rows = torch.from_numpy(np.array(array, np.float64, order="C"))
     shift, scale = rows.mean(0), rows.std(0)
     if not bool((scale > 0).all()):
         raise UserError(f"--data npy:{path}: column {int((scale == 0).nonzero()[0])} is constant; drop it")

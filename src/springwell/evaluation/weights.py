@@ -4,9 +4,11 @@ Looked for in this order: the path that is given; $SPRINGWELL_INCEPTION; the use
 ~/.cache/springwell; inception/ below the data root, $SPRINGWELL_DATA or ~/data. If there is none, the file that pytorch-fid
 publishes is downloaded into the cache and compared with its SHA-256.
 
-    .pth          a state dict in torchvision's names, with the fc layer; loaded by ``torch.load(weights_only=True)``
+    .pth          a state dict in torchvision's names, with the fc layer
     .pt           a TorchScript archive. Its tensors are read out of it; its code is neither run nor parsed
     .safetensors  what :func:`save_inception` writes
+
+The pickles of the first two are read by an unpickler that can build tensors and bare objects and nothing else.
 
 A name that ends in - and 8 digits, as torch.hub's do, says how the file's SHA-256 begins; the file is held to it.
 """
@@ -15,21 +17,23 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import io
+import math
 import os
 import pickle
 import re
 import urllib.request
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from springwell.data.formats import first_line
+from springwell.data.untrusted import check_pickle, open_regular, shown
 from springwell.errors import UserError
 from springwell.evaluation.inception import Inception, Layer, Preprocessing
 from springwell.progress import Reporter, Silent
@@ -47,7 +51,8 @@ _NAMES = (
     "fid_inception_2015_12_05.pt",
     "inception-2015-12-05.safetensors",
 )
-_MAX_BYTES = 1 << 30
+_MAX_BYTES = 1 << 29
+_LEGACY = 0x1950A86A20F9469CFC6C
 _BLOCK = 1 << 20
 
 
@@ -143,17 +148,17 @@ def download(reporter: Reporter, url: str = "", sha256: str = "", timeout: float
 def read_weights(path: Path) -> tuple[dict[str, Layer], Tensor | None]:
     """The layers by the names of our module, and the weights of the fc layer if the file has one."""
     try:
-        if path.suffix == ".safetensors":
-            tensors = load_file(path)
-        elif _is_torchscript(path):
-            tensors = _from_torchscript(_read_torchscript(path))
-        else:
-            tensors = _from_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+                raise UserError(f"has more than {_MAX_BYTES >> 20} MiB")
+            if path.suffix == ".safetensors":
+                tensors = load_file(path)
+            else:
+                root = _read_archive(file) if zipfile.is_zipfile(file) else _read_legacy(file)
+                tensors = _from_torchscript(_attributes(root)) if isinstance(root, _Object) else _from_state_dict(root)
     except UserError:
         raise
-    except (OSError, EOFError, ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"cannot be read ({first_line(error)})") from None
-    except (pickle.UnpicklingError, zipfile.BadZipFile, SafetensorError) as error:
+    except Exception as error:
         raise UserError(f"cannot be read ({first_line(error)})") from None
     fc = tensors.pop("fc.weight", None)
     layers = {}
@@ -175,7 +180,7 @@ def save_inception(path: Path, layers: Mapping[str, Layer], fc: Tensor | None = 
 
 def _from_state_dict(state: Any) -> dict[str, Tensor]:
     """Our names for those of the state dict: Mixed_5b.branch1x1.bn.running_mean -> mixed_5b.branch1x1.mean."""
-    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(held, _Held) for held in state.values()):
         raise UserError("holds no state dict")
     endings = {
         "conv.weight": "weight",
@@ -185,12 +190,12 @@ def _from_state_dict(state: Any) -> dict[str, Tensor]:
         "bn.running_var": "var",
     }
     tensors = {}
-    for name, tensor in state.items():
+    for name, held in state.items():
         for theirs, ours in endings.items():
             if name.endswith(f".{theirs}"):
-                tensors[f"{name[0].lower()}{name[1:]}".removesuffix(theirs) + ours] = tensor
+                tensors[f"{name[0].lower()}{name[1:]}".removesuffix(theirs) + ours] = held.tensor
     if "fc.weight" in state:
-        tensors["fc.weight"] = state["fc.weight"]
+        tensors["fc.weight"] = state["fc.weight"].tensor
     return tensors
 
 
@@ -241,35 +246,74 @@ def _tower(ours: str, theirs: str, num: int) -> dict[str, str]:
     return {f"{ours}{i + 1}": f"{theirs}.conv_{i}" if i else f"{theirs}.conv" for i in range(num)}
 
 
-def _is_torchscript(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
-
-
-def _read_torchscript(path: Path) -> dict[str, Tensor]:
-    with zipfile.ZipFile(path) as archive:
+def _read_archive(file: IO[bytes]) -> Any:
+    """What the pickle of a zip file holds; the memory of its tensors is in files beside it."""
+    with zipfile.ZipFile(file) as archive:
         if sum(info.file_size for info in archive.infolist()) > _MAX_BYTES:
-            raise UserError(f"holds more than {_MAX_BYTES >> 30} GiB")
-        folder = next(name for name in archive.namelist() if name.endswith("/constants.pkl")).removesuffix("constants.pkl")
-        with archive.open(f"{folder}data.pkl") as file:
-            root = _TensorsOnly(file, archive, f"{folder}data/").load()
+            raise UserError(f"holds more than {_MAX_BYTES >> 20} MiB")
+        names = archive.namelist()
+        folder = next(name for name in names if re.fullmatch("[^/]+/data.pkl", name)).removesuffix("data.pkl")
+        if f"{folder}byteorder" in names and archive.read(f"{folder}byteorder") != b"little":
+            raise UserError("has another byte order")
+
+        def memory(key: str, dtype: torch.dtype, num: int) -> Tensor:
+            data = archive.read(f"{folder}data/{key}")
+            if len(data) != dtype.itemsize * num:
+                raise UserError(f"{shown(folder + key)} has {len(data)} bytes, not {dtype.itemsize * num}")
+            return torch.frombuffer(bytearray(data), dtype=dtype)
+
+        return _unpickle(io.BytesIO(archive.read(f"{folder}data.pkl")), memory)
+
+
+def _read_legacy(file: IO[bytes]) -> Any:
+    """What a file of PyTorch before 1.6 holds: pickles of a number, a version, the machine, the tensors and the keys of their
+    memory, which follows in this order."""
+    file.seek(0)
+    left, found = os.fstat(file.fileno()).st_size, dict[str, Tensor]()
+    magic, _, machine = (_unpickle(file, None) for _ in range(3))
+    if magic != _LEGACY or not isinstance(machine, dict) or machine.get("little_endian") is not True:
+        raise UserError("is not a file of PyTorch")
+
+    def memory(key: str, dtype: torch.dtype, num: int) -> Tensor:
+        nonlocal left
+        left -= dtype.itemsize * num
+        if num < 0 or left < 0:
+            raise UserError("is truncated")
+        found[key] = torch.empty(num, dtype=dtype)
+        return found[key]
+
+    root, keys = _unpickle(file, memory), _unpickle(file, None)
+    if not isinstance(keys, list) or len(keys) != len(found) or not all(isinstance(key, str) for key in keys):
+        raise UserError("holds other tensors than it says")
+    for key in keys:
+        num, tensor = int.from_bytes(file.read(8), "little"), found.pop(key)
+        if num != len(tensor) or len(data := file.read(tensor.nbytes)) != tensor.nbytes:
+            raise UserError("is truncated")
+        tensor.copy_(torch.frombuffer(bytearray(data), dtype=tensor.dtype))
+    return root
+
+
+def _attributes(root: _Object) -> dict[str, Tensor]:
+    """All tensors of an object, by their dotted names. What has two names has the first."""
     tensors: dict[str, Tensor] = {}
-    _collect(root, "", tensors)
+    seen = set()
+
+    def collect(value: Any, name: str) -> None:
+        if len(name) > 1000:
+            raise UserError("holds objects in objects in objects ...")
+        if isinstance(value, _Held):
+            tensors[name] = value.tensor
+        elif isinstance(value, _Object) and id(value) not in seen:
+            seen.add(id(value))
+            for key, child in value.attributes.items():
+                collect(child, f"{name}.{key}" if name else key)
+
+    collect(root, "")
     return tensors
 
 
-def _collect(value: Any, name: str, into: dict[str, Tensor]) -> None:
-    if isinstance(value, Tensor):
-        into[name] = value
-    elif isinstance(value, _Object):
-        for key, child in value.attributes.items():
-            _collect(child, f"{name}.{key}" if name else key, into)
-
-
 class _Object:
-    """Stands for any class of the archive: attributes and no behaviour."""
+    """Stands for any class of an archive: attributes and no behaviour."""
 
     attributes: dict[str, Any]
 
@@ -279,44 +323,99 @@ class _Object:
         self.attributes = state
 
 
-class _FloatStorage:
-    """Stands for the type of a piece of memory."""
+class _Held:
+    """A tensor, which has a __setstate__ of its own, out of the reach of the pickle."""
+
+    def __init__(self, tensor: Tensor):
+        self.tensor = tensor
+
+    def __setstate__(self, state: Any) -> None:
+        raise UserError("holds a tensor in a form that is not read")
 
 
-def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Tensor:
-    if not isinstance(storage, Tensor) or not all(type(n) is int and n >= 0 for n in (offset, *size, *stride)):
+class _Memory(_Held):
+    """A piece of memory, as a tensor of one dimension."""
+
+
+class _Dict(dict[str, Any]):
+    """Stands for an OrderedDict, whose attributes mean nothing."""
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+def _empty_dict() -> _Dict:
+    return _Dict()
+
+
+def _same(value: Any, *_: Any) -> Any:
+    return value
+
+
+def _tensor(memory: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Held:
+    shaped = all(isinstance(part, (tuple, list)) and len(part) <= 8 for part in (size, stride))
+    if not isinstance(memory, _Memory) or not shaped or not all(type(n) is int and n >= 0 for n in (offset, *size, *stride)):
         raise UserError("holds a tensor in a form that is not read")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    if 0 in size or last >= len(storage):
+    if 0 in size or max(last + 1, math.prod(size)) > len(memory.tensor):
         raise UserError("holds a tensor that is larger than its memory")
-    return storage.as_strided(size, stride, offset)
+    return _Held(memory.tensor.as_strided(size, stride, offset))
+
+
+_KNOWN = {
+    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    ("torch._utils", "_rebuild_parameter"): _same,
+    ("torch.jit._pickle", "build_intlist"): _same,
+    ("collections", "OrderedDict"): _empty_dict,
+    ("torch", "FloatStorage"): torch.float32,
+    ("torch", "DoubleStorage"): torch.float64,
+    ("torch", "HalfStorage"): torch.float16,
+    ("torch", "LongStorage"): torch.int64,
+}
+
+
+def _unpickle(file: IO[bytes], memory: Callable[[str, torch.dtype, int], Tensor] | None) -> Any:
+    """The next object of a file.
+
+    Args:
+        file: It, from where it is.
+        memory: (key, dtype, number of elements) -> a piece of memory, asked for once; None where there is none.
+    """
+    start = file.tell()
+    check_pickle(file)
+    file.seek(start)
+    return _TensorsOnly(file, memory).load()
 
 
 class _TensorsOnly(pickle.Unpickler):
     """Builds tensors, numbers, strings, lists and bare objects, and looks up nothing that could do anything."""
 
-    def __init__(self, file: IO[bytes], archive: zipfile.ZipFile, folder: str):
+    def __init__(self, file: IO[bytes], memory: Callable[[str, torch.dtype, int], Tensor] | None):
         super().__init__(file)
-        self.archive, self.folder = archive, folder
+        self.memory = memory
+        self.known: dict[str, _Memory] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "__torch__":
             return _Object
-        known = {
-            ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-            ("torch", "FloatStorage"): _FloatStorage,
-            ("collections", "OrderedDict"): dict,
-            ("torch.jit._pickle", "build_intlist"): list,
-        }
-        if (module, name) not in known:
-            raise UserError(f"asks for {module}.{name}, which weights do not need; it was not read")
-        return known[module, name]
+        if (module, name) not in _KNOWN:
+            raise UserError(f"asks for {shown(f'{module}.{name}')}, which weights do not need; it was not read")
+        return _KNOWN[module, name]
 
-    def persistent_load(self, pid: Any) -> Tensor:
-        kind, storage, key, _, num = pid
-        if kind != "storage" or storage is not _FloatStorage:
-            raise UserError("holds a tensor that is not float32")
-        data = self.archive.read(f"{self.folder}{key}")
-        if len(data) != 4 * num:
-            raise UserError(f"{self.folder}{key} has {len(data)} bytes, not {4 * num}")
-        return torch.frombuffer(bytearray(data), dtype=torch.float32)
+    def persistent_load(self, pid: Any) -> _Memory:
+        kind, dtype, key, _, num, *view = pid
+        if (
+            self.memory is None
+            or kind != "storage"
+            or not isinstance(key, str)
+            or type(num) is not int
+            or view not in ([], [None])
+        ):
+            raise UserError("holds a tensor in a form that is not read")
+        if not isinstance(dtype, torch.dtype):
+            raise UserError("holds a tensor of a type that is not read")
+        if key not in self.known:
+            self.known[key] = _Memory(self.memory(key, dtype, num))
+        if self.known[key].tensor.dtype != dtype or len(self.known[key].tensor) != num:
+            raise UserError("holds a tensor in a form that is not read")
+        return self.known[key]
