@@ -32,8 +32,10 @@ from springwell.progress import Reporter
 from springwell.samplers import Chains, make_kernel
 from springwell.samplers.checks import warn_if_collapsed
 from springwell.schedule import NoiseSchedule
+from springwell.untrusted import read_regular
 
 LIKELIHOOD = "likelihood.json"
+MAX_LIKELIHOOD = 2**26
 SAMPLING_STREAM = 2**40
 VECTOR_BATCH = 1024
 CPU_IMAGE_BATCH = 256
@@ -357,7 +359,7 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
     def use_likelihood(self, path: Path | str) -> None:
         """Takes log Z from the likelihood.json at ``path``, which must be of this model."""
         try:
-            found = json.loads(Path(path).read_text())
+            found = json.loads(read_regular(path, MAX_LIKELIHOOD))
             levels = tuple(None if z is None else float(z) for z in reversed(found["log_z_levels"]))
             value, lower, upper = (float(found[name]) for name in ("log_z", "log_z_lower", "log_z_upper"))
             log_z = LogZ(value, lower, upper, float(found["log_z_standard_error"]), str(found["verdict"]), levels)

@@ -37,11 +37,11 @@ from springwell.data import worker
 from springwell.data.collect import CHUNK, Encoded, Split
 from springwell.data.decode import Decoded, Rule, UnreadableError, close_containers, decode, decode_all
 from springwell.data.formats import Arrays, StoppedError, UnusableDataError, first_line, load_npy
-from springwell.data.untrusted import read_regular
 from springwell.errors import InterruptionError
 from springwell.locks import locked
 from springwell.progress import Reporter
 from springwell.training.checkpoint import file_sha256, write_atomically
+from springwell.untrusted import read_regular
 
 FORMAT = 1
 _LISTED = 1000

@@ -7,7 +7,6 @@ rename of a synced temporary file. Reading goes from the newest to the oldest an
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from springwell.errors import UserError
+from springwell.untrusted import open_regular, read_regular
 
 FORMAT = 1
 ASIDE = "diverged-"
@@ -71,19 +71,10 @@ def is_empty(folder: Path, record: str) -> bool:
     return True
 
 
-def read_regular(path: Path, most: int) -> bytes:
-    """A file's bytes. Raises OSError for what is no file, such as a pipe, and for more than ``most`` bytes."""
-    if not path.stat().st_size <= most or not path.is_file():
-        raise OSError(errno.EINVAL, "not a file, or too large")
-    return path.read_bytes()
-
-
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file of any size, in hexadecimal digits. Raises OSError for what is no file, such as a pipe."""
     digest = hashlib.sha256()
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "not a file")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(1 << 24):
             digest.update(block)
     return digest.hexdigest()

@@ -36,10 +36,10 @@ from springwell.training.checkpoint import (
     is_empty,
     match,
     read_checkpoint,
-    read_regular,
     save_tensors,
     write_atomically,
 )
+from springwell.untrusted import read_regular
 
 MAX_JSON = 2**28
 # Changing these does not change the model that comes out, so a run may be resumed with other values.
