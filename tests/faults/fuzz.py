@@ -261,7 +261,7 @@ def parsers() -> dict[str, Parser]:
         "data": "checkerboard",
         "iteration": model.iteration,
         "verdict": "ok",
-        "log_z_levels": [1.0, 2.0],
+        "log_z_levels": [1.0, None, 2.0, 3.0],
     }
     known = json.dumps({**values, **dict.fromkeys(names, 1.5)}).encode()
     nothing = lambda line: None  # noqa: E731
