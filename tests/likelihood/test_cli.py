@@ -167,6 +167,22 @@ def test_an_energy_that_is_not_finite_ends_in_one_line(tmp_path, capsys):
     assert len(err.strip().splitlines()) == 1
 
 
+def test_the_papers_estimate_and_bits_of_a_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_folder(small_model(), tmp_path / "runs" / "small-t1k")
+    code, result, _ = run(capsys, "reproduce", "bpd", "--data", "small", "--scale", "0.04")
+    assert code == 0
+    assert [(found["model"], found["seed"]) for found in result["runs"]] == [("small-t1k", s) for s in range(3)]
+    assert all(found["burn"] == 8 for found in result["runs"])
+    code, result, _ = run(capsys, "reproduce", "fig-logz", "--data", "small", "--scale", "0.04")
+    assert code == 0
+    assert set(result["steps"]) == {"0", "1", "4"}
+    assert result["num_chains"] == 16
+    code, result, _ = run(capsys, "reproduce", "bpd", "--data", "cifar10")
+    assert code == 2
+    assert "there is no finished run runs/cifar10-t1k" in result["error"]
+
+
 @pytest.mark.slow
 def test_two_processes_find_what_one_finds(folder, tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

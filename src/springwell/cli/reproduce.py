@@ -34,17 +34,18 @@ class ReproduceCommand:
         ]
     ]
     """fig2: recovery likelihood against marginal short-run training; fig3: samples and densities of every level; fig-logz: the
-    paper's estimate of log Z on the T1k model that ships; bpd: bits/dim of the models that ship, over three seeds; ladder: the
+    paper's estimate of log Z on a T1k model; bpd: bits/dim of a T1k model and a ladder, over three seeds; ladder: the
     adapted ladder against the authors' rule on images, at equal gradient evaluations; ablation: the paper's settings and the
     ladder by FID, at equal gradient evaluations; longrun-hmc, longrun-nuts: more and more steps per level; table1, table3,
     table-bpd: the paper's tables, filled from evaluated runs."""
     data: str | None = None
-    """What it is made on. Default: checkerboard; for fig-logz, bpd, ladder and ablation, digits (or mnist); for longrun, models
+    """What it is made on. Default: checkerboard; for fig-logz and bpd, digits, or any that has a
+    finished run DATA-t1k below --runs, such as cifar10; for ladder and ablation, digits (or mnist); for longrun, models
     that ship."""
     out: Path = Path("figures")
     """Where the figure and its runs go."""
     runs: Path = Path("runs")
-    """Where tables and longrun look for runs."""
+    """Where tables, fig-logz, bpd and longrun look for runs."""
     seed: int = 0
     """Of training and sampling; of the first run where there are several."""
     scale: Annotated[
@@ -72,7 +73,9 @@ def reproduce_command(command: ReproduceCommand, context: Context) -> dict[str, 
         raise UserError(f"--data {command.data}: fig2 shows its own two data sets; leave it out")
     options: dict[str, Any] = {} if command.data is None else {"data": command.data}
     if kernel:
-        options |= {"kernel": kernel, "runs": command.runs}
+        options["kernel"] = kernel
+    if kernel or name in ("logz", "bpd"):
+        options["runs"] = command.runs
     return _shown(reproduce(command.out, command.seed, scale, command.common.device, context.reporter, **options), command)
 
 

@@ -1,17 +1,15 @@
-"""Bits per dimension of the models that ship, with their brackets, over several seeds."""
+"""Bits per dimension of finished models, with their brackets, over several seeds."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from springwell.experiments.common import markdown, write
+from springwell.experiments.common import finished, markdown, write
 from springwell.likelihood.bracket import Work
 from springwell.likelihood.measure import measure, settings_for, work_name
 from springwell.plots import new_figure, ticks
 from springwell.progress import Reporter
-from springwell.training.run import load
-from springwell.zoo import names
 
 SEEDS = 3
 TOLERANCE = 0.01
@@ -19,15 +17,22 @@ DENSITIES = 128
 BURN = 200
 
 
-def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "digits") -> dict[str, Any]:
-    shipped = [name for name in names() if name in (f"{data}-t1k", f"{data}-ladder")]
+def reproduce(
+    out: Path,
+    seed: int,
+    scale: float,
+    device: str,
+    reporter: Reporter,
+    data: str = "digits",
+    runs: Path = Path("runs"),
+) -> dict[str, Any]:
+    models = finished(data, ("ladder", "t1k"), runs, device)
     densities, burn = max(4, round(scale * DENSITIES)), max(1, round(scale * BURN))
     rows: list[list[str]] = []
     numbers: dict[str, Any] = {"data": data, "densities": densities, "burn": burn, "runs": []}
     figure, axes = new_figure(1, 1, 3.6)
     ax = axes[0, 0]
-    for name in shipped:
-        model = load(name, "cpu" if device == "auto" else device)
+    for name, model in models.items():
         for s in range(seed, seed + SEEDS):
             settings = settings_for(model, TOLERANCE, max(1, densities // 2), densities, s)
             reporter.say(f"{name}, seed {s}")

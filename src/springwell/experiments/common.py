@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from springwell import zoo
 from springwell.config import Config
-from springwell.errors import InterruptionError
+from springwell.devices import automatic_device
+from springwell.errors import InterruptionError, UserError
 from springwell.model import Model
 from springwell.plots import save_figure
 from springwell.progress import Reporter
 from springwell.training.checkpoint import write_atomically
-from springwell.training.run import load
+from springwell.training.run import Run, load, load_folder
 from springwell.training.trainer import train
 
 
@@ -31,6 +33,20 @@ def trained(config: Config, folder: Path, device: str, reporter: Reporter) -> Mo
     if result.status == "interrupted":
         raise InterruptionError(f"interrupted at iteration {result.iteration} of {folder}; run the same command to go on")
     return load(folder)
+
+
+def finished(data: str, kinds: tuple[str, ...], runs: Path, device: str) -> dict[str, Model]:
+    """Models called DATA-KIND: finished runs below ``runs``, else those that ship."""
+    place = automatic_device() if device == "auto" else device
+    found = {}
+    for name in [f"{data}-{kind}" for kind in kinds]:
+        if Run(runs / name).finished:
+            found[name] = load(runs / name, place)
+        elif name in zoo.names():
+            found[name] = load_folder(zoo.folder(name), place)
+    if not found:
+        raise UserError(f"--data {data}: there is no finished run {runs / f'{data}-{kinds[-1]}'}; train it, or use digits")
+    return found
 
 
 def write(out: Path, name: str, figure: Any, numbers: dict[str, Any], table: str = "") -> dict[str, Any]:

@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 
-from springwell.experiments.common import markdown, write
+from springwell.experiments.common import finished, markdown, write
 from springwell.likelihood.bits import evaluation_points, to_bits
 from springwell.likelihood.bracket import Work
 from springwell.likelihood.ratios import Ratios, level_ratios, tune_steps
 from springwell.noise import Noise
 from springwell.plots import new_figure, ticks
 from springwell.progress import Reporter
-from springwell.training.run import load
 
 STEPS = (0, 1, 4)
 NUM_CHAINS = 64
@@ -31,15 +30,23 @@ _STREAM = 2**50
 _COLOURS = ("0.6", "#6b9ac4", "#20456e", "#b5482a")
 
 
-def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "digits") -> dict[str, Any]:
-    model = load(f"{data}-t1k", "cpu" if device == "auto" else device)
+def reproduce(
+    out: Path,
+    seed: int,
+    scale: float,
+    device: str,
+    reporter: Reporter,
+    data: str = "digits",
+    runs: Path = Path("runs"),
+) -> dict[str, Any]:
+    ((name, model),) = finished(data, ("t1k",), runs, device).items()
     num = max(16, round(scale * NUM_CHAINS))
     points = evaluation_points(model, 10_000, seed=seed)
     nats = float((model.level_f(points.x_0) + points.log_volume).mean())
     dim, levels = math.prod(model.event_shape), model.schedule.num_levels
     # log Z_0 is of y_0; the density of x_0 has it less D log scale_0.
     offset = dim * math.log(float(model.schedule.scale[0]))
-    work = Work(out / "runs" / f"logz-{data}-t1k-{seed}", reporter=reporter)
+    work = Work(out / "runs" / f"logz-{name}-{seed}-{model.fingerprint()[:16]}", reporter=reporter)
     (tuned,) = work.parts(
         "steps",
         [lambda: {"step_size": tune_steps(model.energy, model.schedule, model.event_shape, seed)}],
@@ -48,7 +55,7 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
     sizes = sorted({max(1, round(num ** (i / 24))) for i in range(25)})
     figure, axes = new_figure(1, 2, 3.4)
     rows: list[list[str]] = []
-    numbers: dict[str, Any] = {"model": f"{data}-t1k", "seed": seed, "num_chains": num, "sizes": sizes, "steps": {}}
+    numbers: dict[str, Any] = {"model": name, "seed": seed, "num_chains": num, "sizes": sizes, "steps": {}}
     for steps, colour in zip(STEPS, _COLOURS, strict=False):
 
         def compute(first: int, steps: int) -> dict[str, torch.Tensor]:
@@ -95,5 +102,5 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
         ax.tick_params(labelsize=7)
         ax.legend(fontsize=6)
     headings = ["HMC steps", "log Z_0, nats (lower bound)", "bits/dim (optimistic)", "acceptance"]
-    table = f"{data}-t1k, {num} chains, {len(points.x_0)} test images\n\n{markdown(headings, rows)}"
+    table = f"{name}, {num} chains, {len(points.x_0)} test images\n\n{markdown(headings, rows)}"
     return write(out, "fig-logz", figure, numbers, table)
