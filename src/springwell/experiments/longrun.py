@@ -30,8 +30,8 @@ class Job(NamedTuple):
 
 JOBS = {
     "hmc": {
-        "digits-t1k": Job((1, 10, 100), 24, 10_000),
-        "digits-ladder": Job((1, 10, 100, 1000), 32, 10_000),
+        "digits-t1k": Job((1, 10, 100), 12, 3000),
+        "digits-ladder": Job((1, 10, 100, 1000), 32, 3000),
         "mnist-ladder": Job((1, 10, 100), 32, 1000),
         "fashion-mnist-ladder": Job((1, 10, 100), 32, 1000),
     },
