@@ -30,10 +30,10 @@ class Job(NamedTuple):
 
 JOBS = {
     "hmc": {
-        "digits-t1k": Job((1, 10, 100), 12, 3000),
+        "digits-t1k": Job((1, 10, 100), 8, 3000),
         "digits-ladder": Job((1, 10, 100, 1000), 32, 3000),
-        "mnist-ladder": Job((1, 10, 100), 32, 1000),
-        "fashion-mnist-ladder": Job((1, 10, 100), 32, 1000),
+        "mnist-ladder": Job((1, 10, 100), 16, 300),
+        "fashion-mnist-ladder": Job((1, 10, 100), 16, 300),
     },
     "nuts": {
         "digits-t1k": Job((1, 10), 16, 100),
