@@ -35,6 +35,8 @@ from springwell.samplers.hmc import hmc
 SOURCES_STREAM = 2**45
 BURN_LEAPFROG = 4
 _TUNING_CHAINS, _TUNING_STEPS = 64, 20
+# Steps between two words about progress.
+_STRETCH = 50
 
 
 class Measured(NamedTuple):
@@ -162,15 +164,18 @@ def draw_sources(
             density = path.at(path.length, len(index))
             xs, acceptance = [first], torch.ones(len(index), device=first.device)
             for steps in (burn // 2, burn - burn // 2):
-                x = xs[-1]
-                if steps:
-                    x, acceptance = run_chain(hmc(BURN_LEAPFROG), x, density, step["step_size"], steps, noise)
+                x, accepted = xs[-1], torch.zeros(len(index), device=first.device)
+                for done in range(0, steps, _STRETCH):
+                    piece = min(_STRETCH, steps - done)
+                    x, rate = run_chain(hmc(BURN_LEAPFROG), x, density, step["step_size"], piece, noise)
+                    accepted += rate * piece / steps
+                    bar.advance(piece * len(index))
                 xs.append(x)
+                acceptance = accepted if steps else acceptance
             f = torch.stack([model.level_f(x) for x in xs])
-            bar.advance(len(index))
             return {"x": xs[-1], "f": f.T, "acceptance": acceptance}
 
-        with work.reporter.bar(f"chains from {name}, {burn} steps", settings.num) as bar:
+        with work.reporter.bar(f"chains from {name} (steps x chains)", burn * settings.num) as bar:
             tasks = [partial(compute, index, i, start) for index in batches]
             found = work.parts(f"chains-{i}", tasks, data.device)
         sources[name] = torch.cat([part["x"] for part in found])
