@@ -35,10 +35,14 @@ def trained(config: Config, folder: Path, device: str, reporter: Reporter) -> Mo
     return load(folder)
 
 
+def resolved(device: str) -> str:
+    """The device that ``--device`` means."""
+    return automatic_device() if device == "auto" else device
+
+
 def finished(data: str, kinds: tuple[str, ...], runs: Path, device: str) -> dict[str, Model]:
     """Models called DATA-KIND: finished runs below ``runs``, else those that ship."""
-    place = automatic_device() if device == "auto" else device
-    found = {}
+    place, found = resolved(device), {}
     for name in [f"{data}-{kind}" for kind in kinds]:
         if Run(runs / name).finished:
             found[name] = load(runs / name, place)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from springwell.devices import automatic_device
 from springwell.errors import UserError
 from springwell.evaluation.longrun import Judge, Plan, long_run, title
-from springwell.experiments.common import markdown, write
+from springwell.experiments.common import markdown, resolved, write
 from springwell.plots import long_samples, longrun, new_figure
 from springwell.progress import Reporter
 from springwell.samplers.levels import Method, Pilot, kept_steps
@@ -59,7 +58,7 @@ def reproduce(
     runs: Path = Path("runs"),
 ) -> dict[str, Any]:
     jobs = dict(JOBS[kernel])
-    place = automatic_device() if device == "auto" else device
+    place = resolved(device)
     if Run(runs / PAPER_RUN).finished and place != "cpu":
         jobs[str(runs / PAPER_RUN)] = PAPER_JOB
     else:

@@ -169,10 +169,11 @@ def _train(
     if accelerator.scaler is not None:
         restore_scaler(accelerator.scaler, state["scaler"])
     last = c.iterations if stop_after is None else min(c.iterations, start + stop_after)
-    rollbacks = min(max(num_rollbacks(run, start), int(usual[2])), len(ROLLBACK_FACTORS) - 1)
+    lines = [line for line in run.read_metrics() if line["iteration"] <= start]
+    rollbacks = min(max(sum("rollback" in line for line in lines), int(usual[2])), len(ROLLBACK_FACTORS) - 1)
     usual[2] = rollbacks
     first_stream = rollbacks * STREAMS_PER_ROLLBACK
-    guard = Guard(num_levels, dim, [line for line in run.read_metrics() if line["iteration"] <= start], usual[:2])
+    guard = Guard(num_levels, dim, lines, usual[:2])
 
     def save() -> None:
         if accelerator.scaler is not None:
@@ -333,11 +334,6 @@ def _means(statistics: Tensor) -> dict[str, list[float | None]]:
 
 def _numbers(values: Tensor) -> list[float | None]:
     return [None if math.isnan(v) else float(f"{v:.6g}") for v in values.tolist()]
-
-
-def num_rollbacks(run: Run, iteration: int) -> int:
-    """How often a run was rolled back on its way to ``iteration``, by its log."""
-    return sum("rollback" in line for line in run.read_metrics() if line["iteration"] <= iteration)
 
 
 def _roll_back(
