@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -194,6 +195,23 @@ def test_features_are_cached_by_what_they_depend_on(tmp_path):
         reference_features(source, other, keep=False)
         assert other.calls == 1
     assert len(list(file.parent.iterdir())) == 2
+
+
+def test_an_interrupted_reference_goes_on(tmp_path):
+    rows = torch.from_numpy(photographs(100, 8, 8).transpose(0, 3, 1, 2).copy())
+    whole, network = array_images("set@test", rows.numpy()), Tiny()
+
+    def some(start, stop):
+        if start == 64:
+            raise KeyboardInterrupt
+        return rows[start:stop]
+
+    with pytest.raises(KeyboardInterrupt):
+        reference_features(replace(whole, rows=some), network)
+    network.calls = 0
+    assert torch.equal(reference_features(whole, network), Tiny()(rows))
+    assert network.calls == 2
+    assert {path.suffix for path in (tmp_path / "cache/springwell/features").iterdir()} == {".safetensors", ".json"}
 
 
 def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path, monkeypatch):

@@ -108,6 +108,19 @@ def test_weights_average_to_z_even_if_chains_do_not_move():
     torch.testing.assert_close(found.log_ratio, log_mean(plain.view(10, -1)), rtol=1e-9, atol=1e-9)
 
 
+def test_estimates_that_agree_are_pooled_and_others_averaged():
+    """Of logs ~ N(0, 0.1^2) the log of the mean is 0.1^2 / 2; that of N(0, 10^2) hangs on the largest one."""
+    logs = noise(400).normal(8).double()
+    for spread, centre in ((0.1, 0.005), (10.0, 0.0)):
+        found = torch.tensor([pooled(spread * row) for row in logs], dtype=torch.float64)
+        z = (found[:, 0] - centre) / found[:, 1]
+        # Student's t with 7 degrees of freedom: standard deviation sqrt(7 / 5), and 2.365 is the quantile of 97.5 %.
+        assert abs(float(z.mean())) <= 4 * math.sqrt(7 / 5 / 400)
+        assert abs(float((z.abs() > 2.365).double().mean()) - 0.05) <= 4 * math.sqrt(0.05 * 0.95 / 400)
+    wide = 10 * logs
+    assert all(pooled(row)[0] <= float(log_mean(row)) for row in wide)
+
+
 def test_densities_follow_the_length_and_stop_at_nodes():
     position = torch.arange(5).double()
     plan = Plan(position, torch.tensor([0.0, 0.0, 0.0, 9.0, 9.0]).double(), torch.ones(5), torch.ones(5), 2)

@@ -27,6 +27,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
@@ -103,7 +104,11 @@ def features(
             # Only the last share of all is not full, so the gathered rows are in order and what is too much is at the end.
             out[first:end] = gathered(mine)[: end - first].cpu()
             if parts is not None and rank == 0:
-                _write_part(parts, first, out[first:end])
+                try:
+                    _write_part(parts, first, out[first:end])
+                except OSError as error:
+                    reporter.warn(f"{parts}: cannot be written ({error.strerror}); if interrupted, features begin again")
+                    parts = None
             bar.advance(end - first)
     if not bool(torch.isfinite(out).all()):
         raise UserError(f"{images.name}: the network's features are not finite; use other weights, or --device cpu")
@@ -131,7 +136,10 @@ def _read_parts(parts: Path, out: Tensor) -> int:
 def reference_features(
     images: Images, network: Network, reporter: Reporter | None = None, batch: int | None = None, keep: bool = True
 ) -> Tensor:
-    """As :func:`features`, from the user cache if they are there; if not, they are computed and, with ``keep``, put there."""
+    """As :func:`features`, from the user cache if they are there; if not, they are computed and, with ``keep``, put there.
+
+    An interrupted call leaves there what it has done, and the next one goes on from it.
+    """
     reporter = reporter or Silent()
     path, record = _place(images, network)
     found = _read(path, record) if images.key else None
@@ -140,14 +148,16 @@ def reference_features(
         assert found is not None
         reporter.say(f"features of {images.name}: {images.num:,} found in {path}")
         return found
-    found = features(images, network, reporter, batch)
-    if keep and images.key and rank_and_world()[0] == 0:
+    parts = path.with_suffix(".parts") if keep and images.key else None
+    found = features(images, network, reporter, batch, parts)
+    if parts is not None and rank_and_world()[0] == 0:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             data = save({"features": found})
             write_atomically(path, data)
             record["sha256"] = hashlib.sha256(data).hexdigest()
             write_atomically(path.with_suffix(".json"), json.dumps(record, indent=1) + "\n")
+            shutil.rmtree(parts, ignore_errors=True)
         except OSError as error:
             reporter.warn(f"{path}: cannot be written ({error.strerror}); the features will be computed again")
     return found

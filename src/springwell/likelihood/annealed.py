@@ -59,6 +59,7 @@ from springwell.schedule import NoiseSchedule
 EVEN_SHARE = 0.2
 RESAMPLE_BELOW = 0.5
 COLLAPSED = 0.05
+WIDE = 1.0
 # HMC steps take a random share of the tuned step, in [1 - JITTER, 1]: a trajectory of half a period would come out at -x, where
 # every symmetric energy is what it was.
 JITTER = 0.4
@@ -442,13 +443,19 @@ def estimate(found: Walk, backwards: bool = False) -> Estimate:
 
 
 def pooled(log_ratio: Tensor) -> tuple[float, float]:
-    """log of the mean of R estimates given by their logs, and its standard error by the jackknife."""
+    """One bound from R estimates given by their logs, and its standard error.
+
+    It is the log of their mean, with an error by the jackknife. Where logs spread by more than :data:`WIDE` that hangs on the
+    largest of them, and the jackknife knows nothing of larger ones; there it is the mean of the logs, by Jensen's inequality as
+    much a bound, with an error that can be trusted.
+    """
     num = len(log_ratio)
-    value = float(log_mean(log_ratio))
     if num < 2:
-        return value, math.nan
+        return float(log_mean(log_ratio)), math.nan
+    if float(log_ratio.std()) > WIDE:
+        return average(log_ratio)
     without = torch.stack([log_mean(torch.cat([log_ratio[:i], log_ratio[i + 1 :]])) for i in range(num)])
-    return value, math.sqrt((num - 1) / num * float((without - without.mean()).square().sum()))
+    return float(log_mean(log_ratio)), math.sqrt((num - 1) / num * float((without - without.mean()).square().sum()))
 
 
 def average(values: Tensor) -> tuple[float, float]:
