@@ -262,7 +262,8 @@ def _over_steps(ax: Any, runs: list[Any], marginal: list[Any], name: str, title:
 def long_samples(path: Path, samples: dict[str, Tensor], columns: int = 16) -> Path:
     """Rows of the same samples after more and more steps."""
     figure, axes = new_figure(len(samples), 1, 1.0)
-    figure.set_size_inches(8.0, 0.5 * len(samples) + 0.1)
+    columns = min(columns, max(map(len, samples.values())))
+    figure.set_size_inches(0.45 * columns + 0.8, 0.5 * len(samples) + 0.1)
     figure.get_layout_engine().set(w_pad=0.08)
     for ax, (name, x) in zip(axes[:, 0], samples.items(), strict=True):
         picture = grid(to_bytes(x[:columns]), columns)
