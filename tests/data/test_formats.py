@@ -62,7 +62,7 @@ GOOD_IDX = struct.pack(">IIII", 0x803, 3, 4, 4) + bytes(48)
         ("train-images-idx3-ubyte", b"", "is not an idx file of images .it begins with nothing"),
         ("train-images-idx3-ubyte", struct.pack(">IIII", 0x801, 3, 4, 4), "begins with 00000801"),
         ("train-images-idx3-ubyte", struct.pack(">IIII", 0x803, 2**31, 4096, 4096), "which cannot be"),
-        ("train-images-idx3-ubyte.gz", gzip.compress(struct.pack(">IIII", 0x803, 2**21, 64, 64)), "which cannot be"),
+        ("train-images-idx3-ubyte.gz", gzip.compress(struct.pack(">IIII", 0x803, 2**21, 64, 64), mtime=0), "which cannot be"),
         ("train-images-idx3-ubyte.gz", gzip.compress(GOOD_IDX, mtime=0)[:-12], "cannot be read .Compressed file ended"),
         ("train-images-idx3-ubyte.gz", gzip.compress(GOOD_IDX[:-1], mtime=0), "is truncated"),
         ("train-images-idx3-ubyte.gz", gzip.compress(GOOD_IDX + b"x", mtime=0), "is too long"),
