@@ -34,7 +34,7 @@ JOBS = {
         "mnist-ladder": Job((1, 10, 100), 16, 300),
         "fashion-mnist-ladder": Job((1, 10, 100), 16, 300),
     },
-    # A step of NUTS takes some thirty gradients.
+    # A step of NUTS takes many gradients.
     "nuts": {
         "digits-t1k": Job((1, 10), 16, 50),
         "digits-ladder": Job((1, 10, 100), 32, 30),

@@ -450,13 +450,18 @@ def pooled(log_ratio: Tensor) -> tuple[float, float]:
     that hangs on the largest of them, and the jackknife knows nothing of larger ones; there it is the mean of the logs, by
     Jensen's inequality as much a bound, with an error that can be trusted.
     """
-    num = len(log_ratio)
+    num, value = len(log_ratio), float(log_mean(log_ratio))
     if num < 2:
-        return float(log_mean(log_ratio)), math.nan
+        return value, math.nan
     if float(log_ratio.std()) > WIDE:
         return average(log_ratio)
-    without = torch.stack([log_mean(torch.cat([log_ratio[:i], log_ratio[i + 1 :]])) for i in range(num)])
-    return float(log_mean(log_ratio)), math.sqrt((num - 1) / num * float((without - without.mean()).square().sum()))
+    return value, jackknife(torch.stack([log_mean(torch.cat([log_ratio[:i], log_ratio[i + 1 :]])) for i in range(num)]))
+
+
+def jackknife(without: Tensor) -> float:
+    """The standard error of an estimate, from its values ``[R]`` without the r-th of R systems."""
+    num = len(without)
+    return math.sqrt((num - 1) / num * float((without - without.mean()).square().sum()))
 
 
 def average(values: Tensor) -> tuple[float, float]:

@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from springwell.errors import UserError
-from springwell.likelihood.annealed import Estimate, Path, Plan, Walk, average, estimate, join, pilot, pooled, walk
+from springwell.likelihood.annealed import Estimate, Path, Plan, Walk, average, estimate, jackknife, join, pilot, pooled, walk
 from springwell.noise import Noise
 from springwell.progress import Bar, Reporter, Silent
 from springwell.training.checkpoint import write_atomically
@@ -367,4 +367,4 @@ def bennett(forward: Tensor, backwards: Tensor) -> tuple[float, float]:
     value = solve(forward, backwards)
     keep = [[j for j in range(num) if j != i] for i in range(num)]
     without = torch.tensor([solve(forward[k], backwards[k]) for k in keep], dtype=torch.float64)
-    return value, math.sqrt((num - 1) / num * float((without - without.mean()).square().sum()))
+    return value, jackknife(without)

@@ -26,7 +26,7 @@ from torch import Tensor
 from springwell.conditional import Conditional, normal_approximation
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import UserError
-from springwell.likelihood.annealed import log_mean, standard_normal
+from springwell.likelihood.annealed import jackknife, log_mean, standard_normal
 from springwell.noise import Noise
 from springwell.samplers.adaptation import interpolate, tune_step_size
 from springwell.samplers.base import run_chain
@@ -59,8 +59,7 @@ class Ratios(NamedTuple):
             raise UserError(f"chains {num}: needs at least {2 * num_groups} for {num_groups} groups")
         group = torch.arange(num, device=self.log_ratio.device) * num_groups // num
         without = torch.stack([log_mean(self.log_ratio[:, group != g]).sum() for g in range(num_groups)]).double()
-        spread = float((without - without.mean()).square().sum())
-        return float(log_mean(self.log_ratio).sum()), math.sqrt((num_groups - 1) / num_groups * spread)
+        return float(log_mean(self.log_ratio).sum()), jackknife(without)
 
 
 def tune_steps(energy: EnergyFunction, schedule: NoiseSchedule, event_shape: tuple[int, ...], seed: int = 0) -> Tensor:
