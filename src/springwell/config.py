@@ -44,19 +44,19 @@ class ScheduleConfig:
 class NetworkConfig:
     """The energy network f(y, t)."""
 
-    network: Literal["mlp", "resnet"] = "mlp"
-    """mlp: Fourier features and a residual multilayer perceptron, for vectors of any dimension; resnet: the paper's network,
-    for images."""
+    network: Literal["mlp", "resnet", "unet"] = "mlp"
+    """mlp: Fourier features and a residual multilayer perceptron, for vectors of any dimension. For images: resnet, the paper's
+    network; unet, the product of an image and a U-Net of it, which learns in fewer iterations."""
     width: int = 128
-    """Hidden units per layer; channels of the first level of a resnet."""
+    """Hidden units per layer; for images, channels of the first level."""
     multipliers: tuple[int, ...] = (1, 2, 2, 2)
-    """resnet: channels of each level, as multiples of --width. Between levels the image is halved."""
+    """Images: channels of each level, as multiples of --width. Between levels the image is halved."""
     num_blocks: int = 2
-    """resnet: residual blocks per level, N."""
+    """Images: residual blocks per level, N (unet: on the way down, and up)."""
     unshuffle: int = 1
-    """resnet: side of the pixel blocks that are folded into channels before the first level. 1: none, as in the paper."""
+    """Images: side of the pixel blocks that are folded into channels before the first level. 1: none, as in the paper."""
     spectral_norm: bool = True
-    """resnet: bound the spectral norm of every layer but the last, as the authors do."""
+    """Images: bound the spectral norm of every layer but the last, as the authors do."""
     depth: int = 2
     """Number of hidden layers."""
     num_features: int = 64
@@ -228,13 +228,13 @@ class Config:
             _check("bandwidths", bandwidth, bandwidth > 0, "positive values")
         if not network.bandwidths:
             raise UserError("--bandwidths: empty; give the scales of the random frequencies, for instance 1.5 5")
-        if network.network == "resnet" and (network.width < 4 or network.width % 2):
+        if network.network != "mlp" and (network.width < 4 or network.width % 2):
             raise UserError(f"--width {network.width}: the level embedding needs an even number; use at least 4")
         if network.network == "mlp" and training.fid_every:
             raise UserError(f"--fid-every {training.fid_every}: for images; leave it out")
         if network.network == "mlp" and (training.compile or training.precision != "fp32"):
             option = "--compile" if training.compile else f"--precision {training.precision}"
-            raise UserError(f"{option}: for --network resnet; leave it out for mlp")
+            raise UserError(f"{option}: for --network resnet or unet; leave it out for mlp")
         if training.compile and self.objective == "dsm":
             raise UserError("--compile: torch.compile cannot differentiate twice, as --objective dsm does; leave it out")
         _check("num_blocks", network.num_blocks, 1 <= network.num_blocks <= 100, "1 ... 100")

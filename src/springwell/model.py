@@ -22,7 +22,7 @@ from torch import Tensor
 from springwell.config import STEPS_PER_JUMP, Config, ImageConfig
 from springwell.data.source import DataSource, open_data
 from springwell.devices import free_memory, kept_tensors
-from springwell.energy import EnergyResNet, FourierMLP, ScaledEnergy
+from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ScaledEnergy
 from springwell.energy.base import at_level
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.quadrature import Normaliser, normaliser
@@ -64,18 +64,19 @@ def build_energy(config: Config, schedule: NoiseSchedule, event_shape: tuple[int
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.training.seed)
         network: FourierMLP | EnergyResNet
-        if c.network == "resnet":
+        if c.network != "mlp":
             if len(event_shape) != 3:
                 raise UserError(
-                    f"--network resnet: takes images, but --data {config.data} has shape {list(event_shape)}; use mlp"
+                    f"--network {c.network}: takes images, but --data {config.data} has shape {list(event_shape)}; use mlp"
                 )
             channels, height, width = event_shape
-            network = EnergyResNet(channels, c.width, c.multipliers, c.num_blocks, c.unshuffle, c.spectral_norm)
+            kind = EnergyUNet if c.network == "unet" else EnergyResNet
+            network = kind(channels, c.width, c.multipliers, c.num_blocks, c.unshuffle, c.spectral_norm)
             network.check_size(height, width)
         else:
             if len(event_shape) != 1:
                 raise UserError(
-                    f"--network mlp: takes vectors, but --data {config.data} has shape {list(event_shape)}; use resnet"
+                    f"--network mlp: takes vectors, but --data {config.data} has shape {list(event_shape)}; use resnet or unet"
                 )
             network = FourierMLP(event_shape[0], schedule.num_levels, c.width, c.depth, c.num_features, c.bandwidths)
     return ScaledEnergy(network, schedule, c.output_scale, c.base_precision)

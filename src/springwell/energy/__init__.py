@@ -3,5 +3,6 @@
 from springwell.energy.base import EnergyFunction, ScaledEnergy, at_level
 from springwell.energy.mlp import FourierMLP
 from springwell.energy.resnet import EnergyResNet
+from springwell.energy.unet import EnergyUNet
 
-__all__ = ["EnergyFunction", "EnergyResNet", "FourierMLP", "ScaledEnergy", "at_level"]
+__all__ = ["EnergyFunction", "EnergyResNet", "EnergyUNet", "FourierMLP", "ScaledEnergy", "at_level"]

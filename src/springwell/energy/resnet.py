@@ -75,7 +75,7 @@ class SpectralLayer(nn.Module):
         return weight, bias
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """Normalised weights of a block; the first convolution's bias is part of ``time``."""
 
     conv1: Tensor
@@ -84,30 +84,33 @@ class _Block(NamedTuple):
     shortcut: tuple[Tensor, Tensor] | None
 
 
-class _Weights(NamedTuple):
-    """Everything that depends on the weights and t alone."""
+class Weights(NamedTuple):
+    """Everything that depends on the weights and t alone; the U-Net has the last two."""
 
     conv_in: tuple[Tensor, Tensor]
-    levels: list[list[_Block]]
+    levels: list[list[Block]]
     head: Tensor
+    ups: Sequence[list[Block]] = ()
+    conv_out: Sequence[Tensor] = ()
 
 
 class ResBlock(nn.Module):
-    """The layers of one residual block."""
+    """The layers of one residual block; ``shortcut`` is the side of the convolution that changes the width."""
 
-    def __init__(self, num_in: int, num_out: int, num_time: int, spectral: bool):
+    def __init__(self, num_in: int, num_out: int, num_time: int, spectral: bool, shortcut: int = 3):
         super().__init__()
         self.conv1 = SpectralLayer(num_out, num_in, 3, 3, spectral=spectral)
         self.conv2 = SpectralLayer(num_out, num_out, 3, 3, bound_only=True, spectral=spectral)
         self.temb_proj = SpectralLayer(num_out, num_time, spectral=spectral)
-        self.shortcut = SpectralLayer(num_out, num_in, 3, 3, spectral=spectral) if num_in != num_out else None
+        same = num_in == num_out
+        self.shortcut = None if same else SpectralLayer(num_out, num_in, shortcut, shortcut, spectral=spectral)
 
-    def prepare(self, e: Tensor) -> _Block:
+    def prepare(self, e: Tensor) -> Block:
         """e: lrelu of the time embedding ``[N, num_time]``."""
         conv1, bias = self.conv1.normalised()
         time = F.linear(e, *self.temb_proj.normalised()) + bias
         shortcut = None if self.shortcut is None else self.shortcut.normalised()
-        return _Block(conv1, time[:, :, None, None], self.conv2.normalised(), shortcut)
+        return Block(conv1, time[:, :, None, None], self.conv2.normalised(), shortcut)
 
 
 class EnergyResNet(nn.Module):
@@ -134,7 +137,7 @@ class EnergyResNet(nn.Module):
         super().__init__()
         self.width, self.unshuffle = width, unshuffle
         self.autocast: torch.dtype | None = None
-        self._network: Callable[[Tensor, _Weights], Tensor] = self._evaluate
+        self._network: Callable[[Tensor, Any], Tensor] = self._evaluate
         num_time = 4 * width
         self.dense0 = SpectralLayer(num_time, width, spectral=spectral_norm)
         self.dense1 = SpectralLayer(num_time, num_time, spectral=spectral_norm)
@@ -178,28 +181,45 @@ class EnergyResNet(nn.Module):
                 layer.exact_vector()
         return super().train(mode)
 
-    def _prepare(self, t: Tensor) -> _Weights:
+    def _prepare(self, t: Tensor) -> Weights:
         with self._casting(t, enabled=False):
             e = F.linear(sinusoidal(t, self.width), *self.dense0.normalised())
             e = F.leaky_relu(F.linear(F.leaky_relu(e, SLOPE), *self.dense1.normalised()), SLOPE)
-            levels = [[block.prepare(e) for block in level] for level in cast("list[list[ResBlock]]", self.levels)]
-            return _Weights(self.conv_in.normalised(), levels, F.linear(e, *self.dense_final.normalised()))
+            return self._weights(e)
+
+    def _weights(self, e: Tensor) -> Weights:
+        levels = [[block.prepare(e) for block in level] for level in cast("list[list[ResBlock]]", self.levels)]
+        return Weights(self.conv_in.normalised(), levels, F.linear(e, *self.dense_final.normalised()))
 
     def _casting(self, like: Tensor, enabled: bool = True) -> AbstractContextManager[Any]:
         """Where the convolutions are computed in lower precision; time embedding and head never are."""
         return nullcontext() if self.autocast is None else torch.autocast(like.device.type, self.autocast, enabled)
 
-    def _evaluate(self, y: Tensor, weights: _Weights) -> Tensor:
+    def _evaluate(self, y: Tensor, weights: Weights) -> Tensor:
         with self._casting(y):
-            h = F.pixel_unshuffle(y, self.unshuffle) if self.unshuffle > 1 else y
-            h = F.conv2d(h.contiguous(memory_format=torch.channels_last), *weights.conv_in, padding=1)
-            for i, level in enumerate(weights.levels):
-                if i:
-                    h = F.avg_pool2d(h, 2)
-                for block in level:
-                    r = F.conv2d(F.leaky_relu(h, SLOPE), block.conv1, padding=1) + block.time
-                    r = F.conv2d(F.leaky_relu_(r, SLOPE), *block.conv2, padding=1)
-                    h = r + (h if block.shortcut is None else F.conv2d(h, *block.shortcut, padding=1))
+            *_, h = self._levels(y, weights)
+        return self._pooled(h, weights)
+
+    def _levels(self, y: Tensor, weights: Weights) -> Iterator[Tensor]:
+        """What leaves each level."""
+        h = F.pixel_unshuffle(y, self.unshuffle) if self.unshuffle > 1 else y
+        h = F.conv2d(h.contiguous(memory_format=torch.channels_last), *weights.conv_in, padding=1)
+        for i, level in enumerate(weights.levels):
+            if i:
+                h = F.avg_pool2d(h, 2)
+            for block in level:
+                h = self._block(h, block)
+            yield h
+
+    def _block(self, h: Tensor, block: Block) -> Tensor:
+        r = F.conv2d(self._activate(h), block.conv1, padding=1) + block.time
+        r = F.conv2d(self._activate(r, inplace=True), *block.conv2, padding=1)
+        return r + (h if block.shortcut is None else F.conv2d(h, *block.shortcut, padding="same"))
+
+    def _activate(self, h: Tensor, inplace: bool = False) -> Tensor:
+        return F.leaky_relu(h, SLOPE, inplace)
+
+    def _pooled(self, h: Tensor, weights: Weights) -> Tensor:
         return (F.relu(h.float()).sum((2, 3)) * weights.head).sum(-1)
 
     def forward(self, y: Tensor, t: Tensor) -> Tensor:

@@ -1,0 +1,121 @@
+"""The U-Net energy: where it starts, how it grows, and what it shares with the ResNet."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import springwell as sw
+from springwell import NoiseSchedule, UserError
+from springwell.conditional import gradient
+from springwell.energy import EnergyUNet, ScaledEnergy, at_level
+from springwell.presets import preset
+
+
+def small(multipliers=(1, 2), num_blocks=1, **options):
+    """A network whose weights are all away from the zeros that some start at."""
+    torch.manual_seed(0)
+    network = EnergyUNet(1, 8, multipliers, num_blocks, **options)
+    with torch.no_grad():
+        for layer in network.modules():
+            if hasattr(layer, "gain"):
+                layer.weight.normal_(std=0.3)
+        network.conv_out.weight.normal_()
+        network.dense_final.weight.normal_()
+    return network.eval()
+
+
+def test_starts_at_the_base_term():
+    network = EnergyUNet(1, 8, (1, 2), 1, unshuffle=2)
+    energy = ScaledEnergy(network, NoiseSchedule.log_snr(4), "learned", 0.7)
+    y, t = torch.randn(4, 1, 8, 8), torch.arange(4)
+    torch.testing.assert_close(energy(y, t), -0.35 * y.square().sum((1, 2, 3)))
+
+
+@pytest.mark.parametrize("spectral_norm", [True, False])
+def test_grows_no_faster_than_its_input(spectral_norm):
+    """So that the base term wins, and f is integrable: |<y, bounded>| <= 4 |y|_1, and the pooled part is Lipschitz."""
+    network = small(spectral_norm=spectral_norm)
+    y, t = torch.randn(16, 1, 8, 8), torch.arange(16) % 4
+    size = y.abs().sum((1, 2, 3))
+    near, far = (network(s * y, t).abs() / (s * size) for s in (1e5, 1e7))
+    torch.testing.assert_close(near, far, rtol=0.01, atol=0.01)
+    product_alone = small(spectral_norm=spectral_norm)
+    with torch.no_grad():
+        product_alone.dense_final.weight.zero_()
+        product_alone.dense_final.bias.zero_()
+    assert bool((product_alone(1e6 * y, t).abs() <= 4 * 1e6 * size).all())
+
+
+@pytest.mark.parametrize("multipliers", [(1,), (1, 2), (2, 1, 3)])
+@pytest.mark.parametrize("unshuffle", [1, 2])
+def test_sizes_and_chains(multipliers, unshuffle):
+    network = small(multipliers, 2, unshuffle=unshuffle)
+    network.check_size(8, 8)
+    y, t = torch.randn(5, 1, 8, 8), torch.tensor([0, 1, 2, 3, 2])
+    f = network(y, t)
+    assert f.shape == (5,)
+    torch.testing.assert_close(at_level(network, t)(y), f)
+    alone = torch.cat([network(y[i : i + 1], t[i : i + 1]) for i in range(5)])
+    torch.testing.assert_close(f, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_every_weight_and_every_pixel_counts():
+    network = small(num_blocks=2)
+    y = torch.randn(6, 1, 8, 8, requires_grad=True)
+    network(y, torch.arange(6)).sum().backward()
+    assert all(bool(p.grad.any()) for p in network.parameters())
+    assert bool((y.grad != 0).all())
+
+
+def test_gradients_match_finite_differences():
+    f = at_level(small(), torch.arange(16) % 4)
+    y, v, h = torch.randn(16, 1, 8, 8), torch.randn(16, 1, 8, 8), 1e-2
+    slope = (gradient(f, y) * v).sum((1, 2, 3))
+    torch.testing.assert_close((f(y + h * v) - f(y - h * v)) / (2 * h), slope, rtol=0.01, atol=0.01 * float(slope.abs().max()))
+
+
+def test_gradient_in_bfloat16_is_near_float32():
+    network = small()
+    y, t = torch.randn(16, 1, 8, 8), torch.arange(16) % 4
+    exact = gradient(at_level(network, t), y)
+    network.accelerate(torch.bfloat16)
+    rough = gradient(at_level(network, t), y)
+    assert rough.dtype == torch.float32
+    assert 1e-4 < (rough - exact).norm() / exact.norm() < 0.1
+
+
+def test_a_size_that_does_not_pool_is_refused():
+    with pytest.raises(UserError, match=r"images of 28x28: cannot be halved 2 times after --unshuffle 2"):
+        EnergyUNet(1, 8, (1, 1, 1), unshuffle=2).check_size(28, 28)
+
+
+def test_log_density_of_noisy_data_is_an_inner_product_with_the_denoised():
+    """The identity the module's docstring rests on: grad phi is the posterior mean, and f its phi less |y|^2 / 2."""
+    torch.manual_seed(0)
+    x, sigma = torch.randn(7, 3, dtype=torch.float64), 0.3
+    y = torch.randn(11, 3, dtype=torch.float64, requires_grad=True)
+    log_weight = (y @ x.T - x.square().sum(-1) / 2) / sigma**2
+    phi = sigma**2 * log_weight.logsumexp(-1)
+    (slope,) = torch.autograd.grad(phi.sum(), y, retain_graph=True)
+    mean = log_weight.softmax(-1) @ x
+    torch.testing.assert_close(slope, mean)
+    f = (-(y[:, None] - x).square().sum(-1) / (2 * sigma**2)).logsumexp(-1)
+    torch.testing.assert_close((phi - y.square().sum(-1) / 2) / sigma**2, f)
+    sure = log_weight.softmax(-1).amax(-1) > 0.999999
+    assert bool(sure.any())
+    constant = x[log_weight.argmax(-1)].square().sum(-1) / 2
+    torch.testing.assert_close(phi[sure], ((y * mean).sum(-1) - constant)[sure], rtol=1e-4, atol=1e-4)
+
+
+def test_trains_and_comes_back(tmp_path):
+    base = preset("digits-ladder")
+    config = replace(
+        base,
+        network=replace(base.network, network="unet", width=8),
+        training=replace(base.training, iterations=3, batch=8, preview_every=0),
+    )
+    sw.train(config, tmp_path / "run", device="cpu")
+    model = sw.load(tmp_path / "run")
+    assert type(model.energy.network) is EnergyUNet
+    assert model.sample(2, seed=0).shape == (2, 1, 8, 8)
