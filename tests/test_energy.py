@@ -37,13 +37,19 @@ def test_learned_rule_starts_at_the_inverse_noise_and_learns():
     assert bool(torch.isfinite(ScaledEnergy(network(num_levels=1000), without, "learned").log_scale).all())
 
 
+def test_variance_rule_starts_at_the_inverse_variance():
+    energy = ScaledEnergy(network(), SCHEDULE, "variance")
+    torch.testing.assert_close(energy.log_scale.exp().detach(), SCHEDULE.sigma_cum[:-1].float() ** -2, rtol=1e-5, atol=0)
+    torch.testing.assert_close(energy.loss_weight, SCHEDULE.sigma_cum[:-1].float())
+
+
 def test_base_term():
     energy = ScaledEnergy(network(), SCHEDULE, "none", base_precision=0.7)
     y, t = torch.randn(5, 2), torch.zeros(5, dtype=torch.long)
     torch.testing.assert_close(energy(y, t), energy.network(y, t) - 0.35 * y.square().sum(-1))
 
 
-@pytest.mark.parametrize("rule", ["step", "learned", "none"])
+@pytest.mark.parametrize("rule", ["step", "learned", "variance", "none"])
 @pytest.mark.parametrize("dim", [1, 2, 7])
 def test_a_chain_sees_the_same_energy(rule, dim):
     energy = ScaledEnergy(network(dim, depth=3), SCHEDULE, rule, 0.5)

@@ -56,7 +56,7 @@ class NetworkConfig:
     unshuffle: int = 1
     """Images: side of the pixel blocks that are folded into channels before the first level. 1: none, as in the paper."""
     spectral_norm: bool = True
-    """Images: bound the spectral norm of every layer but the last, as the authors do."""
+    """resnet: bound the spectral norm of every layer but the last, as the authors do."""
     depth: int = 2
     """Number of hidden layers."""
     num_features: int = 64
@@ -65,9 +65,10 @@ class NetworkConfig:
     """Standard deviations of the random frequencies, in equal shares."""
     base_precision: float = 1.0
     """Precision of the Gaussian base term -precision |y|^2 / 2 added to f. It keeps f integrable."""
-    output_scale: Literal["step", "learned", "none"] = "learned"
+    output_scale: Literal["step", "learned", "variance", "none"] = "learned"
     """How the network's output becomes f. step: divided by the squared step size, as the authors do; learned: times a
-    learned factor per level that starts at 1 / sigmabar_t; none: as it is."""
+    learned factor per level that starts at 1 / sigmabar_t; variance: one that starts at 1 / sigmabar_t^2, which suits unet;
+    none: as it is."""
 
 
 @dataclass(frozen=True)

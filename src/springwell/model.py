@@ -22,7 +22,7 @@ from torch import Tensor
 from springwell.config import STEPS_PER_JUMP, Config, ImageConfig
 from springwell.data.source import DataSource, open_data
 from springwell.devices import free_memory, kept_tensors
-from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ScaledEnergy
+from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ImageEnergy, ScaledEnergy
 from springwell.energy.base import at_level
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.quadrature import Normaliser, normaliser
@@ -63,15 +63,15 @@ def build_energy(config: Config, schedule: NoiseSchedule, event_shape: tuple[int
     c = config.network
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.training.seed)
-        network: FourierMLP | EnergyResNet
+        network: FourierMLP | ImageEnergy
         if c.network != "mlp":
             if len(event_shape) != 3:
                 raise UserError(
                     f"--network {c.network}: takes images, but --data {config.data} has shape {list(event_shape)}; use mlp"
                 )
             channels, height, width = event_shape
-            kind = EnergyUNet if c.network == "unet" else EnergyResNet
-            network = kind(channels, c.width, c.multipliers, c.num_blocks, c.unshuffle, c.spectral_norm)
+            size = (channels, c.width, c.multipliers, c.num_blocks, c.unshuffle)
+            network = EnergyUNet(*size) if c.network == "unet" else EnergyResNet(*size, c.spectral_norm)
             network.check_size(height, width)
         else:
             if len(event_shape) != 1:

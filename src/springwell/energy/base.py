@@ -2,11 +2,12 @@ r"""What every energy shares: the sign, the output scale and the base term.
 
     f(y, t) = scale_t net(y, t) - precision |y|^2 / 2
 
-is **+log density up to a constant**. Three rules for the scale, each with the weight that its loss needs:
+is **+log density up to a constant**. Four rules for the scale, each with the weight that its loss needs:
 
     step      scale_t = 1 / s_t^2,    weight_t = s_t^2 sigma_1 / sigma_{t+1}      (the authors': the network's part of the
                                                                                    Langevin drift is then 0.5 grad net)
     learned   scale_t = exp(g_t),     weight_t = sigmabar_t                       (g_t starts at -log sigmabar_t)
+    variance  the same, but g_t starts at -2 log sigmabar_t: grad net is then of the size of the data at every level
     none      scale_t = 1,            weight_t = 1
 
 Any callable of (y, t) serves as an energy wherever the library takes one.
@@ -40,7 +41,7 @@ class ScaledEnergy(nn.Module):
     Args:
         network: Maps (y, t) to ``[N]``; may offer ``at(t)``.
         schedule: Provides the scales.
-        rule: ``step``, ``learned`` or ``none``.
+        rule: ``step``, ``learned``, ``variance`` or ``none``.
         base_precision: Precision of the base term.
     """
 
@@ -51,7 +52,7 @@ class ScaledEnergy(nn.Module):
         self,
         network: nn.Module,
         schedule: NoiseSchedule,
-        rule: Literal["step", "learned", "none"] = "learned",
+        rule: Literal["step", "learned", "variance", "none"] = "learned",
         base_precision: float = 0.0,
     ):
         super().__init__()
@@ -59,10 +60,10 @@ class ScaledEnergy(nn.Module):
         if rule == "step":
             s_square = schedule.langevin_step**2
             scale, weight = 1 / s_square, s_square * schedule.loss_weight
-        elif rule == "learned":
+        elif rule in ("learned", "variance"):
             # Without initial noise sigmabar_0 is 0; level 0 then takes the scale of the next.
             weight = torch.where(schedule.sigma_cum > 0, schedule.sigma_cum, schedule.sigma[1])[:-1]
-            scale = 1 / weight
+            scale = 1 / (weight if rule == "learned" else weight**2)
             self.log_scale = nn.Parameter(scale.log().float())
         else:
             scale = weight = torch.ones(schedule.num_levels)
@@ -70,7 +71,7 @@ class ScaledEnergy(nn.Module):
         self.register_buffer("loss_weight", weight.float(), persistent=False)
 
     def _level_scale(self, t: Tensor) -> Tensor:
-        return (self.log_scale.exp() if self.rule == "learned" else self.scale)[t]
+        return (self.log_scale.exp() if self.rule in ("learned", "variance") else self.scale)[t]
 
     def _combine(self, output: Tensor, y: Tensor, scale: Tensor) -> Tensor:
         f = scale * output.float()

@@ -14,14 +14,14 @@ per optimiser step (:meth:`EnergyResNet.follow_weights`), and are exact in evalu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from springwell.energy.image import ImageEnergy
 from springwell.energy.mlp import sinusoidal
 from springwell.errors import UserError
 
@@ -75,7 +75,7 @@ class SpectralLayer(nn.Module):
         return weight, bias
 
 
-class Block(NamedTuple):
+class _Block(NamedTuple):
     """Normalised weights of a block; the first convolution's bias is part of ``time``."""
 
     conv1: Tensor
@@ -84,36 +84,33 @@ class Block(NamedTuple):
     shortcut: tuple[Tensor, Tensor] | None
 
 
-class Weights(NamedTuple):
-    """Everything that depends on the weights and t alone; the U-Net has the last two."""
+class _Weights(NamedTuple):
+    """Everything that depends on the weights and t alone."""
 
     conv_in: tuple[Tensor, Tensor]
-    levels: list[list[Block]]
+    levels: list[list[_Block]]
     head: Tensor
-    ups: Sequence[list[Block]] = ()
-    conv_out: Sequence[Tensor] = ()
 
 
 class ResBlock(nn.Module):
-    """The layers of one residual block; ``shortcut`` is the side of the convolution that changes the width."""
+    """The layers of one residual block."""
 
-    def __init__(self, num_in: int, num_out: int, num_time: int, spectral: bool, shortcut: int = 3):
+    def __init__(self, num_in: int, num_out: int, num_time: int, spectral: bool):
         super().__init__()
         self.conv1 = SpectralLayer(num_out, num_in, 3, 3, spectral=spectral)
         self.conv2 = SpectralLayer(num_out, num_out, 3, 3, bound_only=True, spectral=spectral)
         self.temb_proj = SpectralLayer(num_out, num_time, spectral=spectral)
-        same = num_in == num_out
-        self.shortcut = None if same else SpectralLayer(num_out, num_in, shortcut, shortcut, spectral=spectral)
+        self.shortcut = SpectralLayer(num_out, num_in, 3, 3, spectral=spectral) if num_in != num_out else None
 
-    def prepare(self, e: Tensor) -> Block:
+    def prepare(self, e: Tensor) -> _Block:
         """e: lrelu of the time embedding ``[N, num_time]``."""
         conv1, bias = self.conv1.normalised()
         time = F.linear(e, *self.temb_proj.normalised()) + bias
         shortcut = None if self.shortcut is None else self.shortcut.normalised()
-        return Block(conv1, time[:, :, None, None], self.conv2.normalised(), shortcut)
+        return _Block(conv1, time[:, :, None, None], self.conv2.normalised(), shortcut)
 
 
-class EnergyResNet(nn.Module):
+class EnergyResNet(ImageEnergy):
     """Maps images y ``[N, C, H, W]`` and levels t ``[N]`` to ``[N]``.
 
     Args:
@@ -134,10 +131,8 @@ class EnergyResNet(nn.Module):
         unshuffle: int = 1,
         spectral_norm: bool = True,
     ):
-        super().__init__()
-        self.width, self.unshuffle = width, unshuffle
-        self.autocast: torch.dtype | None = None
-        self._network: Callable[[Tensor, Any], Tensor] = self._evaluate
+        super().__init__(len(multipliers) - 1, unshuffle)
+        self.width = width
         num_time = 4 * width
         self.dense0 = SpectralLayer(num_time, width, spectral=spectral_norm)
         self.dense1 = SpectralLayer(num_time, num_time, spectral=spectral_norm)
@@ -150,21 +145,6 @@ class EnergyResNet(nn.Module):
             self.levels.append(nn.ModuleList(ResBlock(size, num_out, num_time, spectral_norm) for size in sizes))
             num_in = num_out
         self.dense_final = SpectralLayer(num_in, num_time, spectral=False)
-
-    def check_size(self, height: int, width: int) -> None:
-        """Raises UserError for an image size that cannot be folded and pooled down to the last level."""
-        factor = self.unshuffle * 2 ** (len(self.levels) - 1)
-        if height % factor or width % factor:
-            raise UserError(
-                f"images of {height}x{width}: cannot be halved {len(self.levels) - 1} times after --unshuffle {self.unshuffle};"
-                f" use a multiple of {factor}, for instance --image-size {max(factor, round(height / factor) * factor)}, "
-                "or fewer --multipliers"
-            )
-
-    def accelerate(self, precision: torch.dtype | None = None, compiled: bool = False) -> None:
-        """Computes the convolutions in ``precision`` and compiles the network, if asked for."""
-        self.autocast = precision
-        self._network = torch.compile(self._evaluate) if compiled else self._evaluate
 
     def _spectral_layers(self) -> Iterator[SpectralLayer]:
         return (layer for layer in self.modules() if isinstance(layer, SpectralLayer) and layer.spectral)
@@ -181,55 +161,25 @@ class EnergyResNet(nn.Module):
                 layer.exact_vector()
         return super().train(mode)
 
-    def _prepare(self, t: Tensor) -> Weights:
+    def _prepare(self, t: Tensor) -> _Weights:
         with self._casting(t, enabled=False):
             e = F.linear(sinusoidal(t, self.width), *self.dense0.normalised())
             e = F.leaky_relu(F.linear(F.leaky_relu(e, SLOPE), *self.dense1.normalised()), SLOPE)
-            return self._weights(e)
+            levels = [[block.prepare(e) for block in level] for level in cast("list[list[ResBlock]]", self.levels)]
+            return _Weights(self.conv_in.normalised(), levels, F.linear(e, *self.dense_final.normalised()))
 
-    def _weights(self, e: Tensor) -> Weights:
-        levels = [[block.prepare(e) for block in level] for level in cast("list[list[ResBlock]]", self.levels)]
-        return Weights(self.conv_in.normalised(), levels, F.linear(e, *self.dense_final.normalised()))
-
-    def _casting(self, like: Tensor, enabled: bool = True) -> AbstractContextManager[Any]:
-        """Where the convolutions are computed in lower precision; time embedding and head never are."""
-        return nullcontext() if self.autocast is None else torch.autocast(like.device.type, self.autocast, enabled)
-
-    def _evaluate(self, y: Tensor, weights: Weights) -> Tensor:
+    def _evaluate(self, y: Tensor, prepared: _Weights) -> Tensor:
         with self._casting(y):
-            *_, h = self._levels(y, weights)
-        return self._pooled(h, weights)
-
-    def _levels(self, y: Tensor, weights: Weights) -> Iterator[Tensor]:
-        """What leaves each level."""
-        h = F.pixel_unshuffle(y, self.unshuffle) if self.unshuffle > 1 else y
-        h = F.conv2d(h.contiguous(memory_format=torch.channels_last), *weights.conv_in, padding=1)
-        for i, level in enumerate(weights.levels):
-            if i:
-                h = F.avg_pool2d(h, 2)
-            for block in level:
-                h = self._block(h, block)
-            yield h
-
-    def _block(self, h: Tensor, block: Block) -> Tensor:
-        r = F.conv2d(self._activate(h), block.conv1, padding=1) + block.time
-        r = F.conv2d(self._activate(r, inplace=True), *block.conv2, padding=1)
-        return r + (h if block.shortcut is None else F.conv2d(h, *block.shortcut, padding="same"))
-
-    def _activate(self, h: Tensor, inplace: bool = False) -> Tensor:
-        return F.leaky_relu(h, SLOPE, inplace)
-
-    def _pooled(self, h: Tensor, weights: Weights) -> Tensor:
-        return (F.relu(h.float()).sum((2, 3)) * weights.head).sum(-1)
-
-    def forward(self, y: Tensor, t: Tensor) -> Tensor:
-        return self._network(y, self._prepare(t))
-
-    def at(self, t: Tensor) -> Callable[[Tensor], Tensor]:
-        """y -> net(y, t): spectral norms and time embedding computed once, without gradients of the weights."""
-        with torch.no_grad():
-            weights = self._prepare(t)
-        return lambda y: self._network(y, weights)
+            h = F.pixel_unshuffle(y, self.unshuffle) if self.unshuffle > 1 else y
+            h = F.conv2d(h.contiguous(memory_format=torch.channels_last), *prepared.conv_in, padding=1)
+            for i, level in enumerate(prepared.levels):
+                if i:
+                    h = F.avg_pool2d(h, 2)
+                for block in level:
+                    r = F.conv2d(F.leaky_relu(h, SLOPE), block.conv1, padding=1) + block.time
+                    r = F.conv2d(F.leaky_relu_(r, SLOPE), *block.conv2, padding=1)
+                    h = r + (h if block.shortcut is None else F.conv2d(h, *block.shortcut, padding=1))
+        return (F.relu(h.float()).sum((2, 3)) * prepared.head).sum(-1)
 
     @classmethod
     def from_official(cls, arrays: Mapping[str, Any]) -> EnergyResNet:

@@ -1,34 +1,70 @@
 r"""A U-Net whose product with its input is an energy.
 
-    net  = <y, c tanh(U(y, t) / c)> + (the ResNet's sum over pixels),        c = 4
-
-The way down of U is the ResNet; the way up mirrors it: enlarge, join what left the level on the way down, N blocks.
+    e    = silu(W_1 silu(W_0 [sin, cos](t)))                                   time embedding
+    block(h) = shortcut(h) + conv(silu(conv(silu(h)) + W e))                   second convolution starts at 0
+    down:  N blocks a level, 2x2 average pooling between levels
+    up:    enlarge, join what left the level on the way down, N blocks;        U = conv(silu(h)), starts at 0
+    net  = <y, c tanh(U / c)> + sum over pixels of silu(h_lowest) . W_f e,     c = 8, W_f starts at 0
 
 The log-density of data x with noise of variance sigma^2 is (phi(y) - |y|^2 / 2) / sigma^2 + const with
 
     phi(y) = sigma^2 log E exp((<y, x> - |x|^2 / 2) / sigma^2),        grad phi(y) = E[x | y],
 
 and phi is nearly <y, E[x | y]> where one image accounts for y: an inner product with what a denoising U-Net computes. The tanh
-keeps net below a multiple of |y|, so that the base term makes f integrable. The last layers start at 0, and f at the base term.
+keeps net below a multiple of |y|, so that the base term makes f integrable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from springwell.energy.resnet import EnergyResNet, ResBlock, SpectralLayer, Weights
+from springwell.energy.image import ImageEnergy
+from springwell.energy.mlp import sinusoidal
 
-_BOUND = 4.0
+BOUND = 8.0
 
 
-class EnergyUNet(EnergyResNet):
-    """Maps images y ``[N, C, H, W]`` and levels t ``[N]`` to ``[N]``; takes what :class:`EnergyResNet` takes."""
+class UNetBlock(nn.Module):
+    """One residual block."""
+
+    def __init__(self, num_in: int, num_out: int, num_time: int):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(num_in, num_out, 3, padding=1), nn.Conv2d(num_out, num_out, 3, padding=1)
+        self.time = nn.Linear(num_time, num_out)
+        self.shortcut = nn.Conv2d(num_in, num_out, 1) if num_in != num_out else nn.Identity()
+        nn.init.zeros_(self.conv2.weight)
+
+    def forward(self, h: Tensor, time: Tensor) -> Tensor:
+        """time: ``self.time`` of the embedding, ``[N, num_out]``."""
+        r = self.conv1(F.silu(h)) + time[:, :, None, None]
+        out: Tensor = self.shortcut(h) + self.conv2(F.silu(r))
+        return out
+
+
+class _Prepared(NamedTuple):
+    """What depends on t: each block's part, down and up, and the weights of the sum over pixels."""
+
+    down: list[list[Tensor]]
+    up: list[list[Tensor]]
+    head: Tensor
+
+
+class EnergyUNet(ImageEnergy):
+    """Maps images y ``[N, C, H, W]`` and levels t ``[N]`` to ``[N]``.
+
+    Args:
+        channels: C.
+        width: Channels of the first level.
+        multipliers: Channels of each level, as multiples of ``width``.
+        num_blocks: Residual blocks per level, N, on the way down and on the way up.
+        unshuffle: Side of the pixel blocks that are folded into channels first.
+    """
 
     def __init__(
         self,
@@ -37,36 +73,52 @@ class EnergyUNet(EnergyResNet):
         multipliers: Sequence[int] = (1, 2, 2, 2),
         num_blocks: int = 2,
         unshuffle: int = 1,
-        spectral_norm: bool = True,
     ):
-        super().__init__(channels, width, multipliers, num_blocks, unshuffle, spectral_norm)
-        self.ups = nn.ModuleList()
-        for lower, multiplier in pairwise(reversed(multipliers)):
-            num_out = width * multiplier
-            sizes = [width * lower + num_out] + [num_out] * (num_blocks - 1)
-            blocks = [ResBlock(size, num_out, 4 * width, spectral_norm, shortcut=1) for size in sizes]
-            self.ups.append(nn.ModuleList(blocks))
-        self.conv_out = SpectralLayer(channels * unshuffle**2, width * multipliers[0], 3, 3, spectral=False)
-        nn.init.zeros_(self.conv_out.weight)
-        nn.init.zeros_(self.dense_final.weight)
+        super().__init__(len(multipliers) - 1, unshuffle)
+        self.width = width
+        num_time = 2 * width
+        widths = [width * multiplier for multiplier in multipliers]
+        self.dense0, self.dense1 = nn.Linear(width, num_time), nn.Linear(num_time, num_time)
+        self.conv_in = nn.Conv2d(channels * unshuffle**2, width, 3, padding=1)
 
-    def _weights(self, e: Tensor) -> Weights:
-        ups = [[block.prepare(e) for block in level] for level in cast("list[list[ResBlock]]", self.ups)]
-        return super()._weights(e)._replace(ups=ups, conv_out=self.conv_out.normalised())
+        def blocks(num_in: int, num_out: int) -> nn.ModuleList:
+            sizes = [num_in] + [num_out] * (num_blocks - 1)
+            return nn.ModuleList(UNetBlock(size, num_out, num_time) for size in sizes)
 
-    def _activate(self, h: Tensor, inplace: bool = False) -> Tensor:
-        return F.silu(h)
+        self.down = nn.ModuleList(blocks(a, b) for a, b in pairwise([width, *widths]))
+        self.up = nn.ModuleList(blocks(lower + upper, upper) for lower, upper in pairwise(reversed(widths)))
+        self.conv_out = nn.Conv2d(widths[0], channels * unshuffle**2, 3, padding=1)
+        self.head = nn.Linear(num_time, widths[-1])
+        for layer in (self.conv_out, self.head):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(cast("Tensor", layer.bias))
 
-    def _evaluate(self, y: Tensor, weights: Weights) -> Tensor:
+    def _prepare(self, t: Tensor) -> _Prepared:
+        with self._casting(t, enabled=False):
+            e = F.silu(self.dense1(F.silu(self.dense0(sinusoidal(t, self.width)))))
+            down, up = ([[block.time(e) for block in level] for level in _levels(part)] for part in (self.down, self.up))
+            return _Prepared(down, up, self.head(e))
+
+    def _evaluate(self, y: Tensor, prepared: _Prepared) -> Tensor:
         with self._casting(y):
-            *passed, lowest = self._levels(y, weights)
-            h = lowest
-            for skip, level in zip(reversed(passed), weights.ups, strict=True):
-                h = torch.cat([F.interpolate(h, scale_factor=2.0), skip], 1)
-                for block in level:
-                    h = self._block(h, block)
-            weight, bias = weights.conv_out
-            h = F.conv2d(self._activate(h), weight, bias, padding=1)
-            u = F.pixel_shuffle(h, self.unshuffle) if self.unshuffle > 1 else h
-        product = (y * _BOUND * torch.tanh(u.float() / _BOUND)).sum((1, 2, 3))
-        return product + self._pooled(lowest, weights)
+            h = F.pixel_unshuffle(y, self.unshuffle) if self.unshuffle > 1 else y
+            h = self.conv_in(h.contiguous(memory_format=torch.channels_last))
+            passed: list[Tensor] = []
+            for i, (level, times) in enumerate(zip(_levels(self.down), prepared.down, strict=True)):
+                h = F.avg_pool2d(h, 2) if i else h
+                for block, time in zip(level, times, strict=True):
+                    h = block(h, time)
+                passed.append(h)
+            lowest = passed.pop()
+            for level, times in zip(_levels(self.up), prepared.up, strict=True):
+                h = torch.cat([F.interpolate(h, scale_factor=2.0), passed.pop()], 1)
+                for block, time in zip(level, times, strict=True):
+                    h = block(h, time)
+            u = self.conv_out(F.silu(h))
+            u = F.pixel_shuffle(u, self.unshuffle) if self.unshuffle > 1 else u
+        product = (y * BOUND * torch.tanh(u.float() / BOUND)).sum((1, 2, 3))
+        return product + (F.silu(lowest.float()).sum((2, 3)) * prepared.head).sum(-1)
+
+
+def _levels(part: nn.ModuleList) -> list[list[UNetBlock]]:
+    return cast("list[list[UNetBlock]]", part)

@@ -48,6 +48,7 @@ SEEDS = 2
 def configs(data: str, budget: float) -> dict[str, Config]:
     """The rows of the table, each with as many iterations as the budget allows."""
     t6, ladder = preset(f"{data}-t6"), preset(f"{data}-ladder")
+    ladder = replace(ladder, network=replace(t6.network, output_scale="learned", base_precision=ladder.network.base_precision))
     t1k = preset("digits-t1k") if data == "digits" else replace(preset("fashion-mnist-t1k"), data=data)
     marginal = replace(t6, objective="marginal", schedule=replace(t6.schedule, schedule="marginal"))
     rows = {

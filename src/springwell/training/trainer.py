@@ -32,7 +32,7 @@ from springwell import objectives
 from springwell.config import Config
 from springwell.data.source import DataSource, open_data
 from springwell.devices import automatic_device
-from springwell.energy import EnergyResNet
+from springwell.energy import ImageEnergy
 from springwell.errors import DivergenceError, InterruptionError, UserError
 from springwell.model import Model, build_energy, build_schedule, initial_step_size, model_tensors
 from springwell.noise import Noise
@@ -147,7 +147,7 @@ def _train(
     schedule = build_schedule(config)
     energy = build_energy(config, schedule, data.event_shape).to(accelerator.device)
     average = copy.deepcopy(energy).requires_grad_(False)
-    if isinstance(energy.network, EnergyResNet):
+    if isinstance(energy.network, ImageEnergy):
         energy.network.accelerate({"bf16": torch.bfloat16, "fp16": torch.float16}.get(c.precision), c.compile)
     adam = torch.optim.Adam(energy.parameters(), lr=c.lr, betas=(c.beta1, c.beta2), fused=True)
     model, optimizer = accelerator.prepare_model(energy), accelerator.prepare_optimizer(adam)
