@@ -109,6 +109,7 @@ def _small(base: Config, data: str, **training: Any) -> Config:
 
 
 _UNET: dict[str, Any] = {"network": "unet", "num_blocks": 1, "output_scale": "variance"}
+_LONG: dict[str, Any] = {"batch": 24, "iterations": 16_000, "lr": 4e-3, "preview_every": 2500}
 
 PRESETS: dict[str, Config] = {
     **{
@@ -136,8 +137,8 @@ PRESETS: dict[str, Config] = {
     ),
     "digits-ladder": _with(_small(_LADDER, "digits", batch=32, iterations=4000, ema=0.995), images={"dequantise": True}),
     "mnist-t6": _small(_PAPER, "mnist", batch=64, iterations=6000, lr=1e-3, lr_decay="cosine"),
-    "mnist-ladder": _with(_small(_LADDER, "mnist", batch=24, iterations=20_000, lr=4e-3), network=_UNET),
-    "fashion-mnist-ladder": _with(_small(_LADDER, "fashion-mnist", batch=24, iterations=20_000, lr=4e-3), network=_UNET),
+    "mnist-ladder": _with(_small(_LADDER, "mnist", **_LONG), network=_UNET),
+    "fashion-mnist-ladder": _with(_small(_LADDER, "fashion-mnist", **_LONG), network=_UNET),
     "fashion-mnist-t1k": _small(_T1K, "fashion-mnist", batch=128, iterations=20_000, lr=2e-3, lr_decay="cosine"),
 }
 
