@@ -16,7 +16,6 @@ from springwell.energy.base import EnergyFunction, at_level
 from springwell.schedule import NoiseSchedule, expand
 
 LogDensity = Callable[[Tensor], Tensor]
-LONGEST_DRIFT = 4.0
 
 
 class Conditional:
@@ -79,15 +78,11 @@ def normal_approximation(
         y = x_{t+1} + s sigma_{t+1}^2 grad f(x_{t+1}, t) + sqrt(s) sigma_{t+1} eps
 
     s = 1 is the conditional for small sigma (Sec. 3.3). ``damped`` takes s = schedule.posterior_share, with which it is exact
-    for a single data point at any sigma: the start for chains on wide hops, where s = 1 overshoots. Its drift, by the data
-    about sigma in root mean square at most, is cut at 4 sigma: a chain would not come back from where f is far too steep, and
-    training, which lowers f where chains are, would make it steeper yet.
+    for a single data point at any sigma: the start for chains on wide hops, where s = 1 overshoots.
     """
     grad = gradient(at_level(energy, t), x_next)
     sigma = expand(schedule.sigma[t + 1], x_next)
     if not damped:
         return x_next + sigma**2 * grad + sigma * eps
     share = expand(schedule.posterior_share[t], x_next)
-    drift = share * sigma**2 * grad
-    size = expand(drift.flatten(1).square().mean(-1).sqrt(), drift)
-    return x_next + (LONGEST_DRIFT * sigma / size).clamp(max=1) * drift + share.sqrt() * sigma * eps
+    return x_next + share * sigma**2 * grad + share.sqrt() * sigma * eps

@@ -108,9 +108,6 @@ def _small(base: Config, data: str, **training: Any) -> Config:
     return _with(base, data, network=network, training={**often, **training}, images={"flip": False})
 
 
-_UNET: dict[str, Any] = {"network": "unet", "num_blocks": 1, "output_scale": "variance"}
-_LONG: dict[str, Any] = {"batch": 24, "iterations": 16_000, "lr": 4e-3, "preview_every": 2500}
-
 PRESETS: dict[str, Config] = {
     **{
         name: replace(_TOY, data=name)
@@ -137,8 +134,8 @@ PRESETS: dict[str, Config] = {
     ),
     "digits-ladder": _with(_small(_LADDER, "digits", batch=32, iterations=4000, ema=0.995), images={"dequantise": True}),
     "mnist-t6": _small(_PAPER, "mnist", batch=64, iterations=6000, lr=1e-3, lr_decay="cosine"),
-    "mnist-ladder": _with(_small(_LADDER, "mnist", **_LONG), network=_UNET),
-    "fashion-mnist-ladder": _with(_small(_LADDER, "fashion-mnist", **_LONG), network=_UNET),
+    "mnist-ladder": _small(_LADDER, "mnist", batch=24, iterations=25_000),
+    "fashion-mnist-ladder": _small(_LADDER, "fashion-mnist", batch=24, iterations=25_000),
     "fashion-mnist-t1k": _small(_T1K, "fashion-mnist", batch=128, iterations=20_000, lr=2e-3, lr_decay="cosine"),
 }
 

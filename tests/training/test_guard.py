@@ -80,13 +80,6 @@ def test_gradients_that_explode_or_are_not_finite():
     guard.watch(torch.tensor(3000.0))
     with pytest.raises(DivergenceError, match=r"gradient's norm is 1\.\d+e\+03 times its usual size"):
         guard.check(GOOD, COUNTS, 2, logged=False)
-    clipped = Guard(2, 10, [], clip=20.0)
-    for norm in [2.0] * (ENOUGH_ITERATIONS + 1) + [1e6, 2.0]:
-        clipped.watch(torch.tensor(norm))
-    clipped.check(GOOD, COUNTS, 2, logged=False)
-    clipped.watch(torch.tensor(math.inf))
-    with pytest.raises(DivergenceError, match="the gradient is not finite"):
-        clipped.check(GOOD, COUNTS, 2, logged=False)
     guard = Guard(2, 10, [])
     guard.watch(torch.tensor(math.nan))
     guard.watch(torch.tensor(1.0))

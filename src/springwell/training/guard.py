@@ -5,7 +5,7 @@ runaway         the weighted gap of f between positive and negative samples: of 
                 dimension at most, and 100 times that has run away; so has a gap that is large and still grows
 displacement    chains that travel a hundred widths of their spring
 acceptance      chains of a level that stand still, by 64 or more of them
-gradient        a norm, after clipping, a thousand times that of the iterations before
+gradient        a norm a thousand times that of the iterations before
 
 All of it is gathered on the device and read every tenth iteration.
 """
@@ -43,13 +43,10 @@ class Guard:
         dim: Number of values of a sample.
         lines: The log of the run that is resumed, up to where it is resumed.
         usual: ``[2]``, float64: the mean log-norm of the gradient, and of how many iterations; is kept up to date.
-        clip: Norm to which gradients are clipped; a single large one then does no harm.
     """
 
-    def __init__(
-        self, num_levels: int, dim: int, lines: list[dict[str, Any]], usual: Tensor | None = None, clip: float | None = None
-    ):
-        self.num_levels, self.dim, self.clip = num_levels, dim, clip
+    def __init__(self, num_levels: int, dim: int, lines: list[dict[str, Any]], usual: Tensor | None = None):
+        self.num_levels, self.dim = num_levels, dim
         self.gaps: deque[list[float | None]] = deque(maxlen=TREND)
         for line in lines:
             loss = line.get("loss")
@@ -62,12 +59,11 @@ class Guard:
 
     def watch(self, norm: Tensor) -> None:
         """Takes note of the gradient's norm of one iteration, without reading it back."""
-        finite = torch.isfinite(norm)
-        log_norm = norm.detach().double().clamp(min=1e-30, max=self.clip).log()
+        log_norm = norm.detach().double().clamp(min=1e-30).log()
         mean, count = self.usual
         rise = torch.where(count >= ENOUGH_ITERATIONS, log_norm - mean, -math.inf)
         # What is not finite stays: the largest of it and anything is nan.
-        self.largest = torch.where(finite, torch.maximum(self.largest, rise), math.nan)
+        self.largest = torch.where(torch.isfinite(log_norm), torch.maximum(self.largest, rise), math.nan)
         count += 1
         mean.lerp_(log_norm, 1 / count.clamp(max=ENOUGH_ITERATIONS))
 

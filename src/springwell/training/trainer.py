@@ -173,7 +173,7 @@ def _train(
     rollbacks = min(max(sum("rollback" in line for line in lines), int(usual[2])), len(ROLLBACK_FACTORS) - 1)
     usual[2] = rollbacks
     first_stream = rollbacks * STREAMS_PER_ROLLBACK
-    guard = Guard(num_levels, dim, lines, usual[:2], c.clip)
+    guard = Guard(num_levels, dim, lines, usual[:2])
 
     def save() -> None:
         if accelerator.scaler is not None:
