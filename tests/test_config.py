@@ -34,6 +34,8 @@ def test_presets_are_valid_and_survive_json(name):
         ("training", {"iterations": 0}, "--iterations 0"),
         ("training", {"ema": 1.0}, "--ema 1.0"),
         ("training", {"clip": 0.0}, "--clip 0.0"),
+        ("training", {"weight_decay": -0.1}, "--weight-decay -0.1"),
+        ("training", {"weight_decay": 100.0, "lr": 0.01}, "--weight-decay 100.0"),
         ("training", {"seed": -1}, "--seed -1"),
         ("network", {"width": 0}, "--width 0"),
         ("network", {"bandwidths": (0.0,)}, "--bandwidths 0.0"),

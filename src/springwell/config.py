@@ -125,6 +125,9 @@ class TrainingConfig:
     """Iterations over which the learning rate rises from 0."""
     clip: float | None = 20.0
     """Clip the gradient's norm at this value. None: do not clip."""
+    weight_decay: float = 0.0
+    """Share of every matrix and filter that is taken off per step, times the learning rate. Without it, and without spectral
+    norms, the noise of the gradients makes weights grow until f is too steep for its chains."""
     ema: float = 0.995
     """Decay of the exponential moving average of the weights, which is the model that is sampled and measured."""
     seed: int = 0
@@ -220,6 +223,9 @@ class Config:
             _check(name, getattr(training, name), 0 <= getattr(training, name) < 1, "a value in [0, 1)")
         if training.clip is not None:
             _check("clip", training.clip, training.clip > 0, "a positive value, or None")
+        _check(
+            "weight_decay", training.weight_decay, 0 <= training.weight_decay < 1 / training.lr, "a value from 0 to 1 / --lr"
+        )
         _check("seed", training.seed, 0 <= training.seed < 2**63, "an integer in [0, 2^63)")
         _check("width", network.width, 1 <= network.width <= 100_000, "1 ... 100000")
         _check("depth", network.depth, 1 <= network.depth <= 1000, "1 ... 1000")

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from springwell.config import ScheduleConfig
 from springwell.data import toy_data
 from springwell.errors import DivergenceError, UserError
+from springwell.model import build_energy, build_schedule
 from springwell.noise import Noise
 from springwell.progress import Silent
 from springwell.training import trainer
@@ -354,6 +355,21 @@ def test_moving_average_formula():
         update_ema(average, current, 0.9, i)
         weight = decay * weight + (1 - decay) * value
     assert float(average.weight.detach()) == pytest.approx(weight, rel=1e-6)
+
+
+def test_weight_decay_takes_its_share_off_matrices_alone(tmp_path):
+    """After one step: by lr times decay times the first weights, whatever the gradient was."""
+    once = {"iterations": 1, "warmup": 0, "lr": 0.02}
+    ends = {}
+    for decay in (0.5, 0.0):
+        train(tiny(**once, weight_decay=decay), tmp_path / str(decay), "cpu")
+        ends[decay] = load_file(tmp_path / str(decay) / "checkpoints" / "checkpoint-00000001.safetensors")
+    config = tiny(**once)
+    first = dict(build_energy(config, build_schedule(config), (2,)).named_parameters())
+    for name, weight in first.items():
+        expected = 0.02 * 0.5 * weight if weight.ndim > 1 else torch.zeros_like(weight)
+        torch.testing.assert_close(ends[0.0][f"current.{name}"] - ends[0.5][f"current.{name}"], expected, rtol=1e-3, atol=1e-6)
+    assert sum(weight.ndim > 1 and bool(weight.any()) for weight in first.values()) > 2
 
 
 def test_learning_rate_rises_and_falls():

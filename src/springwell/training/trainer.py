@@ -149,7 +149,11 @@ def _train(
     average = copy.deepcopy(energy).requires_grad_(False)
     if isinstance(energy.network, ImageEnergy):
         energy.network.accelerate({"bf16": torch.bfloat16, "fp16": torch.float16}.get(c.precision), c.compile)
-    adam = torch.optim.Adam(energy.parameters(), lr=c.lr, betas=(c.beta1, c.beta2), fused=True)
+    groups = [
+        {"params": [p for p in energy.parameters() if p.ndim > 1], "weight_decay": c.weight_decay},
+        {"params": [p for p in energy.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    adam = torch.optim.AdamW(groups, lr=c.lr, betas=(c.beta1, c.beta2), fused=True)
     model, optimizer = accelerator.prepare_model(energy), accelerator.prepare_optimizer(adam)
     schedule, weight = schedule.to(accelerator.device), energy.loss_weight
     step_size = initial_step_size(config, schedule)
@@ -386,7 +390,7 @@ def _roll_back(
     return past + 1
 
 
-def _optimizer_tensors(adam: torch.optim.Adam, energy: torch.nn.Module) -> dict[str, Tensor]:
+def _optimizer_tensors(adam: torch.optim.AdamW, energy: torch.nn.Module) -> dict[str, Tensor]:
     """Adam's state by parameter name; it is made here, before the first step, so that it can be saved and restored."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in energy.named_parameters():
