@@ -16,6 +16,8 @@ from springwell.energy.base import EnergyFunction, at_level
 from springwell.schedule import NoiseSchedule, expand
 
 LogDensity = Callable[[Tensor], Tensor]
+# Standard deviations of a distance's root mean square.
+FARTHEST = 4.0
 
 
 class Conditional:
@@ -79,10 +81,18 @@ def normal_approximation(
 
     s = 1 is the conditional for small sigma (Sec. 3.3). ``damped`` takes s = schedule.posterior_share, with which it is exact
     for a single data point at any sigma: the start for chains on wide hops, where s = 1 overshoots.
+
+    f is little known at x_{t+1}, which has more noise than y_t, and may be steep there; but |x_{t+1} - y_t|^2 is D sigma^2 up
+    to a share of sqrt(2 / D), whatever the data. So the damped drift, by that sqrt(1 - s) sigma in root mean square at most, is
+    cut four standard deviations above it. Chains would not come back from farther off, and training, which lowers f where
+    chains are, would make f steeper yet.
     """
     grad = gradient(at_level(energy, t), x_next)
     sigma = expand(schedule.sigma[t + 1], x_next)
     if not damped:
         return x_next + sigma**2 * grad + sigma * eps
     share = expand(schedule.posterior_share[t], x_next)
-    return x_next + share * sigma**2 * grad + share.sqrt() * sigma * eps
+    drift = share * sigma**2 * grad
+    size = expand(drift.flatten(1).square().mean(-1).sqrt(), drift)
+    longest = (1 + FARTHEST / (2 * drift[0].numel()) ** 0.5) * (1 - share).sqrt() * sigma
+    return x_next + (longest / size).clamp(max=1) * drift + share.sqrt() * sigma * eps

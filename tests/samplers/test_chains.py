@@ -1,8 +1,10 @@
 """Sampling one conditional: closed-form posteriors, jumps between modes, adaptation."""
 
+import pytest
 import torch
 
-from springwell.conditional import Conditional, normal_approximation, value_and_grad
+from springwell.conditional import Conditional, gradient, normal_approximation, value_and_grad
+from springwell.energy import at_level
 from springwell.noise import Noise
 from springwell.samplers import Chains, adapt_step_size, jump, mala, run_conditional
 from springwell.schedule import NoiseSchedule
@@ -110,3 +112,39 @@ def test_adaptation_leaves_levels_without_chains_alone():
     new = adapt_step_size(step, torch.tensor([0.9, 0.0]), torch.tensor([1.0, 0.0]), 0.6)
     assert float(new[1]) == float(step[1])
     assert float(new[0]) > float(step[0])
+
+
+def test_a_denoised_start_stays_near_however_steep_f_is():
+    """A drift that is as long as data can make it is left as it is; a longer one is cut and keeps its direction."""
+    dim, t = 50, torch.zeros(3, dtype=torch.long)
+    sigma, share = float(SCHEDULE.sigma[1]), float(SCHEDULE.posterior_share[0])
+    natural = (1 - share) ** 0.5 * sigma
+    direction = torch.randn(3, dim, generator=torch.Generator().manual_seed(0))
+    direction = direction / direction.square().mean(-1, keepdim=True).sqrt()
+    slope = torch.tensor([0.9, 1.3, 1e6])[:, None] * natural / (share * sigma**2) * direction
+    start = torch.ones(3, dim)
+    drift = normal_approximation(lambda y, t: (slope * y).sum(-1), SCHEDULE, t, start, 0 * start, damped=True) - start
+    torch.testing.assert_close(drift, torch.tensor([0.9, 1.3, 1.4])[:, None] * natural * direction, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_points", [1, 3])
+def test_the_drift_of_data_is_not_cut(num_points):
+    """By the exact f of noisy points it is at most sqrt(1 - s) sigma in the mean, and cut one time in ten thousand or less."""
+    num, dim = 2000, 40
+    noise = Noise(0, torch.arange(num))
+    points = torch.randn(num_points, dim, generator=torch.Generator().manual_seed(1))
+    x = points[torch.arange(num) % num_points]
+    for level in range(SCHEDULE.num_levels):
+        t = torch.full((num,), level)
+        factor, std = SCHEDULE.scale[level] * SCHEDULE.a_cum[level], SCHEDULE.scale[level] * SCHEDULE.sigma_cum[level]
+        _, x_next = SCHEDULE.pair(x, t, noise)
+
+        def energy(y, t, centres=float(factor) * points, variance=float(std) ** 2):
+            return (-(y[:, None] - centres).square().sum(-1) / (2 * variance)).logsumexp(-1)
+
+        uncut = SCHEDULE.posterior_share[level] * SCHEDULE.sigma[level + 1] ** 2 * gradient(at_level(energy, t), x_next)
+        natural = (1 - SCHEDULE.posterior_share[level]).sqrt() * SCHEDULE.sigma[level + 1]
+        share = uncut.square().mean(-1).sqrt() / natural
+        assert float(share.square().mean()) < 1 + 4.5 * (2 / dim / num) ** 0.5
+        cut = normal_approximation(energy, SCHEDULE, t, x_next, torch.zeros_like(x), damped=True) - x_next
+        assert ((cut - uncut.float()).abs().amax(-1) > 1e-4).float().mean() < 1e-3
