@@ -73,7 +73,13 @@ def gradient(logdensity: LogDensity, y: Tensor) -> Tensor:
 
 
 def normal_approximation(
-    energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor, eps: Tensor, damped: bool = False
+    energy: EnergyFunction,
+    schedule: NoiseSchedule,
+    t: Tensor,
+    x_next: Tensor,
+    eps: Tensor,
+    damped: bool = False,
+    cut: bool = False,
 ) -> Tensor:
     r"""A Gaussian guess of y_t given x_{t+1}, at noise eps.
 
@@ -83,8 +89,8 @@ def normal_approximation(
     for a single data point at any sigma: the start for chains on wide hops, where s = 1 overshoots.
 
     f is little known at x_{t+1}, which has more noise than y_t, and may be steep there; but |x_{t+1} - y_t|^2 is D sigma^2 up
-    to a share of sqrt(2 / D), whatever the data. So the damped drift, by that sqrt(1 - s) sigma in root mean square at most, is
-    cut four standard deviations above it. Chains would not come back from farther off, and training, which lowers f where
+    to a share of sqrt(2 / D), whatever the data. ``cut`` bounds the damped drift, by that sqrt(1 - s) sigma in root mean square
+    at most, four standard deviations above it. Chains would not come back from farther off, and training, which lowers f where
     chains are, would make f steeper yet.
     """
     grad = gradient(at_level(energy, t), x_next)
@@ -93,6 +99,8 @@ def normal_approximation(
         return x_next + sigma**2 * grad + sigma * eps
     share = expand(schedule.posterior_share[t], x_next)
     drift = share * sigma**2 * grad
-    size = expand(drift.flatten(1).square().mean(-1).sqrt(), drift)
-    longest = (1 + FARTHEST / (2 * drift[0].numel()) ** 0.5) * (1 - share).sqrt() * sigma
-    return x_next + (longest / size).clamp(max=1) * drift + share.sqrt() * sigma * eps
+    if cut:
+        size = expand(drift.flatten(1).square().mean(-1).sqrt(), drift)
+        longest = (1 + FARTHEST / (2 * drift[0].numel()) ** 0.5) * (1 - share).sqrt() * sigma
+        drift = (longest / size).clamp(max=1) * drift
+    return x_next + drift + share.sqrt() * sigma * eps

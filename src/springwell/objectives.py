@@ -66,7 +66,7 @@ def recovery(
     first = y_t if start == "data" else x_next
     if chains.num_steps == 0 or start == "denoised":
         shared = noise.normal(*y_t.shape[1:]) if x is None else shared_noise(schedule, t, x, y_t, x_next, noise)
-        first = normal_approximation(energy, schedule, t, x_next, shared, damped=chains.num_steps > 0)
+        first = normal_approximation(energy, schedule, t, x_next, shared, damped=chains.num_steps > 0, cut=True)
     if chains.num_steps == 0:
         y_neg, acceptance = first, torch.ones(len(t), device=y_t.device)
     else:
