@@ -126,8 +126,8 @@ class TrainingConfig:
     clip: float | None = 20.0
     """Clip the gradient's norm at this value. None: do not clip."""
     weight_decay: float = 0.0
-    """Share of every matrix and filter that is taken off per step, times the learning rate. Without it, and without spectral
-    norms, the noise of the gradients makes weights grow until f is too steep for its chains."""
+    """Share of every matrix and filter that is taken off per step, times the learning rate. It steadies a unet, which has no
+    spectral norms."""
     ema: float = 0.995
     """Decay of the exponential moving average of the weights, which is the model that is sampled and measured."""
     seed: int = 0

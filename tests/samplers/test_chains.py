@@ -129,7 +129,7 @@ def test_a_denoised_start_stays_near_however_steep_f_is():
 
 @pytest.mark.parametrize("num_points", [1, 3])
 def test_the_drift_of_data_is_not_cut(num_points):
-    """By the exact f of noisy points it is at most sqrt(1 - s) sigma in the mean, and cut one time in ten thousand or less."""
+    """By the exact f of noisy points it is at most sqrt(1 - s) sigma in the mean, and hardly ever cut."""
     num, dim = 2000, 40
     noise = Noise(0, torch.arange(num))
     points = torch.randn(num_points, dim, generator=torch.Generator().manual_seed(1))

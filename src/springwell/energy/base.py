@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from springwell.schedule import NoiseSchedule
 
 EnergyFunction = Callable[[Tensor, Tensor], Tensor]
+# Of 1 / sigmabar_t, where learned scales start.
+_POWERS = {"learned": 1, "variance": 2}
 
 
 def at_level(energy: EnergyFunction, t: Tensor) -> Callable[[Tensor], Tensor]:
@@ -60,10 +62,10 @@ class ScaledEnergy(nn.Module):
         if rule == "step":
             s_square = schedule.langevin_step**2
             scale, weight = 1 / s_square, s_square * schedule.loss_weight
-        elif rule in ("learned", "variance"):
+        elif rule in _POWERS:
             # Without initial noise sigmabar_0 is 0; level 0 then takes the scale of the next.
             weight = torch.where(schedule.sigma_cum > 0, schedule.sigma_cum, schedule.sigma[1])[:-1]
-            scale = 1 / (weight if rule == "learned" else weight**2)
+            scale = 1 / weight ** _POWERS[rule]
             self.log_scale = nn.Parameter(scale.log().float())
         else:
             scale = weight = torch.ones(schedule.num_levels)
@@ -71,7 +73,7 @@ class ScaledEnergy(nn.Module):
         self.register_buffer("loss_weight", weight.float(), persistent=False)
 
     def _level_scale(self, t: Tensor) -> Tensor:
-        return (self.log_scale.exp() if self.rule in ("learned", "variance") else self.scale)[t]
+        return (self.log_scale.exp() if self.rule in _POWERS else self.scale)[t]
 
     def _combine(self, output: Tensor, y: Tensor, scale: Tensor) -> Tensor:
         f = scale * output.float()
