@@ -288,6 +288,20 @@ def test_a_name_promises_a_hash(tmp_path):
         load_inception(path)
 
 
+def test_a_date_in_the_name_of_good_weights_is_no_hash(files, layers, tmp_path, monkeypatch):
+    path = tmp_path / "inception-20151205.safetensors"
+    path.write_bytes((files / "ours.safetensors").read_bytes())
+    with pytest.raises(UserError, match="damaged"):
+        load_inception(path)
+    monkeypatch.setattr(weights, "DIGEST", Inception().load(layers).digest)
+    assert load_inception(path).digest == weights.DIGEST
+
+
+def test_classes_are_those_of_the_fid(layers, fc):
+    with pytest.raises(UserError, match=r"the fc layer is \[1000, 2048\], not \[1008, 2048\]"):
+        Inception().load(layers, fc[:1000])
+
+
 def test_where_weights_are_looked_for(tmp_path, monkeypatch):
     assert find_weights() is None
     in_data, in_cache = tmp_path / "data/inception/inception-2015-12-05.pt", tmp_path / "cache/springwell" / weights.NAME

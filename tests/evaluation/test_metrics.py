@@ -284,13 +284,18 @@ def last_json(said):
     return json.loads(said.out.splitlines()[-1])
 
 
+# How many images suit a process depends on its device's memory, so the two differ.
 SCRIPT = """
+import os
+from dataclasses import replace
 import torch
 from springwell import cli
-from springwell.evaluation import weights
+from springwell.evaluation import sources, weights
 from tests.evaluation.test_metrics import Tiny
 torch.set_num_threads(1)
 weights.load_inception = lambda *arguments: Tiny(fc=torch.eye(6))
+whole = sources.open_source
+sources.open_source = lambda *arguments: replace(whole(*arguments), together=8 + 10 * int(os.environ["RANK"]))
 cli.main(["fid", "a", "b.npz", "--batch", "7", "--device", "cpu", "--json"])
 """
 
@@ -323,6 +328,8 @@ def test_sources_hold_the_same_images(run, tmp_path):
     assert torch.equal(open_source("both.npz@test").rows(0, 20), torch.from_numpy(images[40:].transpose(0, 3, 1, 2)))
     # Every tenth image is held out from training.
     assert torch.equal(open_source("x.npz@train").rows(9, 10), torch.from_numpy(images[10:11].transpose(0, 3, 1, 2)))
+    with pytest.raises(UserError, match=r"x.npy@train: an .npy is not divided; leave out @train"):
+        open_source("x.npy@train")
     result = last_json(run("folder", "x.npz", "--json"))
     assert result["fid"] == pytest.approx(0, abs=1e-6)
     assert (result["precision"], result["recall"], result["num_samples"]) == (1, 1, 60)

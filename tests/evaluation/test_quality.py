@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from springwell.cli import main
+from springwell.errors import DivergenceError, UserError
 from springwell.evaluation import quality as module
 from springwell.evaluation.metrics import fid, kid
 from springwell.evaluation.quality import quality
@@ -19,6 +20,7 @@ from springwell.training.run import Run, read_lines, save_folder
 from springwell.training.trainer import train
 from tests.evaluation.test_metrics import Tiny
 from tests.images import small_model
+from tests.listener import Listener
 from tests.training.test_images import tiny_digits
 
 
@@ -69,7 +71,6 @@ def test_an_interrupted_measurement_goes_on(tmp_path, monkeypatch):
         quality(model, network, 150, parts=tmp_path / "parts")
     result = quality(model, network, 150, parts=tmp_path / "parts")
     assert drawn == [0, 32, -1, 64, 96, 128]
-    assert not (tmp_path / "parts").exists()
     monkeypatch.setattr(module, "model_images", whole)
     assert result["fid"] == pytest.approx(quality(model, network, 150)["fid"], rel=1e-9)
 
@@ -113,10 +114,47 @@ def test_training_from_the_command_line_measures_and_draws(tmp_path, monkeypatch
     for name in ("report.png", "levels.png", "neighbours.png", "curves.png"):
         assert (tmp_path / "run" / name).read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "run" / ".quality").exists()
-    # What took long is kept by an evaluation that leaves it out.
+    # What took long is kept by an evaluation that leaves it out, but not as that of other weights.
+    quick = ["evaluate", "run", "--no-fid", "--device", "cpu"]
     with pytest.raises(SystemExit):
-        main(["evaluate", "run", "--no-fid", "--device", "cpu", "--json"])
+        main([*quick, "--json"])
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["evaluation"]["quality"] == result["quality"]
+    path = tmp_path / "run" / "evaluation.json"
+    path.write_text(json.dumps({**result, "weights": "0" * 64}))
+    with pytest.raises(SystemExit):
+        main(quick)
+    assert "fid" not in capsys.readouterr().out
+    assert "quality" not in json.loads(path.read_text())
+
+
+def test_a_measurement_outlives_a_picture_that_cannot_be_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("springwell.evaluation.weights.load_inception", lambda *_, **__: Tiny())
+    save_folder(small_model(), tmp_path / "run")
+    (tmp_path / "run" / "report.png").mkdir()
+    arguments = ["evaluate", "run", "--reference", "test", "--device", "cpu"]
+    with pytest.raises(SystemExit) as stopped:
+        main([*arguments, "--num", "120"])
+    assert stopped.value.code == 2
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["quality"]
+    assert found["num_samples"] == 120
+    (tmp_path / "run" / "report.png").rmdir()
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([*arguments, "--num", "100"])
+    said = capsys.readouterr()
+    assert f"had an FID of more samples, which is replaced; fid        {found['fid']:.2f}   120 samples" in said.err
+    assert "digits: grey images" in said.err
+    assert "100 samples, 299 reference images, digits@test" in said.out
+
+
+def test_training_goes_on_where_nothing_can_be_measured(tmp_path):
+    def measure(model):
+        raise UserError("too few")
+
+    listener = Listener()
+    result = train(tiny_digits(fid_every=4), tmp_path / "run", "cpu", listener, measure=measure)
+    assert result.status == "finished"
+    assert any("no FID of iteration 4: too few" in line for line in listener.said)
 
 
 def test_tables_show_only_what_was_measured(tmp_path, capsys):
@@ -131,18 +169,49 @@ def test_tables_show_only_what_was_measured(tmp_path, capsys):
     model.config = replace(preset("cifar10-t6"), training=replace(preset("cifar10-t6").training, precision="bf16", seed=5))
     run = tmp_path / "runs" / "mine"
     save_folder(model, run)
-    (run / "evaluation.json").write_text(json.dumps({"quality": {"fid": 12.5, "num_samples": 1000, "inception_score": None}}))
-    other = tmp_path / "runs" / "other"
-    model.config = replace(model.config, training=replace(model.config.training, lr=1.0))
-    save_folder(model, other)
-    (other / "evaluation.json").write_text(json.dumps({"quality": {"fid": 1.0, "num_samples": 1000}}))
+    last = model.config.training.iterations
+    found = {"fid": 12.5, "num_samples": 1000, "num_reference": 5000, "reference": "cifar10@test", "inception_score": None}
+    (run / "evaluation.json").write_text(json.dumps({"iteration": last, "quality": found}))
+    # Runs of another recipe, runs that are sampled otherwise, and measurements on the way, are not the preset's.
+    for name, config, iteration in (
+        ("recipe", replace(model.config, training=replace(model.config.training, lr=1.0)), last),
+        ("sampling", replace(model.config, sampler=replace(model.config.sampler, sample_steps=300)), last),
+        ("way", model.config, last - 1),
+    ):
+        other = tmp_path / "runs" / name
+        save_folder(replace_config(model, config), other)
+        (other / "evaluation.json").write_text(json.dumps({"iteration": iteration, "quality": {**found, "fid": 1.0}}))
     result = tables.reproduce("table1", tmp_path / "out", tmp_path / "runs")
     cells = {row["preset"]: row["ours"] for row in result["rows"] if row["preset"]}
-    assert cells.pop("cifar10-t6") == ["12.50 (1,000 samples)", "not run"]
+    assert cells.pop("cifar10-t6") == ["12.50 (1,000 samples, 5,000 of cifar10@test)", "not run"]
     assert all(row == ["not run", "not run"] for row in cells.values())
     assert "12.50" in (tmp_path / "out" / "table1.md").read_text()
-    for name in ("table3", "table-bpd"):
-        assert "not run" in tables.reproduce(name, tmp_path / "out", tmp_path / "runs")["table"]
+    assert ours_of("table3", tmp_path) == {"celeba-t6": ["not run"], "celeba-ladder": ["not run"]}
+    assert ours_of("table-bpd", tmp_path) == {"cifar10-t1k": ["not run"], "cifar10-ladder": ["not run"]}
+
+    run = tmp_path / "runs" / "bits"
+    save_folder(replace_config(model, preset("cifar10-t1k")), run)
+    bits = {"verdict": "loose", "split": "test", "num_images": 1000, "bits_per_dim_standard_error_data": 0.02}
+    bits |= {"bits_per_dim_optimistic": 3.1, "bits_per_dim_conservative": 3.4}
+    for iteration, expected in (
+        (5, "not run"),
+        (
+            preset("cifar10-t1k").training.iterations,
+            "3.10 ... 3.40 +- 0.02 (log Z from below and above: loose; 1,000 test images)",
+        ),
+    ):
+        (run / "likelihood.json").write_text(json.dumps({"iteration": iteration, **bits}))
+        assert ours_of("table-bpd", tmp_path) == {"cifar10-t1k": [expected], "cifar10-ladder": ["not run"]}
+
+
+def replace_config(model, config):
+    model.config = config
+    return model
+
+
+def ours_of(name, folder):
+    rows = tables.reproduce(name, folder / "out", folder / "runs")["rows"]
+    return {row["preset"]: row["ours"] for row in rows if row["preset"]}
 
 
 @pytest.mark.parametrize("data", ["digits", "mnist"])
@@ -162,8 +231,14 @@ def test_the_ablation_writes_its_table(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(ablation, "BUDGET", {"digits": (3000, 40)})
     quick = ablation.configs("digits", 3000)
     quick = {name: quick[name] for name in ("T = 6, K = 10", "T = 6, K = 30", "ladder")}
-    wild = quick["T = 6, K = 30"]
-    quick["T = 6, K = 30"] = replace(wild, training=replace(wild.training, lr=1.0, iterations=30, warmup=0))
+    trained = ablation.trained
+
+    def sometimes(config, *arguments):
+        if config.sampler.num_steps == 30 and config.training.seed == 1:
+            raise DivergenceError("ran away")
+        return trained(config, *arguments)
+
+    monkeypatch.setattr(ablation, "trained", sometimes)
     monkeypatch.setattr(ablation, "configs", lambda data, budget: quick)
     monkeypatch.setattr(ablation, "ordering", lambda rows: ["paper: one"])
     arguments = ["reproduce", "ablation", "--scale", "cpu", "--device", "cpu"]
@@ -178,9 +253,9 @@ def test_the_ablation_writes_its_table(tmp_path, monkeypatch, capsys):
             assert row["fid"] == pytest.approx(sum(fids) / 2)
             assert row["fid_std"] == pytest.approx(abs(fids[0] - fids[1]) / 2**0.5)
             assert f"{row['fid']:.1f} +- {row['fid_std']:.1f}" in text
-        else:
-            assert name == "T = 6, K = 30"
-            assert "diverged (" in text
+        assert (len(fids) < 2) == (name == "T = 6, K = 30")
+    assert "diverged (1 of 2 seeds)" in text
+    assert "40 samples of each against the training images" in text
     assert (tmp_path / "figures" / "ablation-digits.png").read_bytes().startswith(b"\x89PNG")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("quality.json")}
     assert before
@@ -197,11 +272,11 @@ def test_ordering_says_what_holds():
         "T = 6, K = 50": row(10),
         "T = 6, K = 30": row(12),
         "T = 1000, DSM": row(11),
-        "T = 1000, K = 0": row(11.1, 2.0),
+        "T = 1000, K = 0": row(17, 2.0),
         "T = 1, K = 180": {"fid": None, "fid_std": None, "runs": [{"diverged": "x"}]},
     }
     first, second, third, fourth = ablation.ordering(rows)
     assert "K = 50 better than T = 6, K = 30; here that holds by 2.0 +- 0.1" in first
     assert "is reversed by 1.0" in second
-    assert third.endswith("which decides nothing")
+    assert third.endswith("holds by 6.0 +- 1.4, which decides nothing")
     assert fourth.endswith("here not decided: one of them diverged")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,8 @@ from springwell.errors import UserError
 
 # Samples of images for the measures that a model makes of itself.
 QUICK = 256
+# Below the folder of an evaluation: what an interrupted one has done.
+PARTS = ".quality"
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,19 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
     if not processes.main:
         return {}
     path = out / "evaluation.json"
+    result["weights"] = model.fingerprint()
     known = known_evaluation(path) if images else {}
-    if found is None and known.get("iteration") == result["iteration"]:
-        found = known.get("quality")
+    before = known.get("quality") if known.get("weights") == result["weights"] else None
+    if found is None:
+        found = before
+    elif before and before["num_samples"] > found["num_samples"]:
+        context.reporter.warn(f"{path}: had an FID of more samples, which is replaced; {quality_lines(before)[0]}")
     if found is not None:
         result["quality"] = found
     with write_errors(out):
+        # What took long first: a picture that cannot be drawn must not cost it.
+        write_atomically(path, json.dumps(result, indent=1) + "\n")
+        shutil.rmtree(out / PARTS, ignore_errors=True)
         if images:
             title = f"{model.config.data}, iteration {model.iteration}"
             plots.image_report(measured.samples[:64], measured.held_out[:64], out / "report.png", title)
@@ -114,7 +124,6 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
             plots.preview(model, out / "report.png")
         if metrics := Run(folder).read_metrics():
             plots.curves(out / "curves.png", metrics, read_lines(Run(folder).fid_path))
-        write_atomically(path, json.dumps(result, indent=1) + "\n")
     return result
 
 
@@ -122,7 +131,7 @@ def _quality(command: EvaluateCommand, model: Any, out: Path, context: Context, 
     """FID and its kin; None, with a word about it, where the weights of Inception or torchmetrics are missing."""
     from springwell.evaluation.metrics import torchmetrics
     from springwell.evaluation.quality import quality
-    from springwell.evaluation.sources import MOST
+    from springwell.evaluation.sources import GREY, MOST
     from springwell.evaluation.weights import load_inception
 
     try:
@@ -134,8 +143,10 @@ def _quality(command: EvaluateCommand, model: Any, out: Path, context: Context, 
             raise
         context.reporter.warn(f"no FID: {error}")
         return None
+    if model.event_shape[0] == 1:
+        context.reporter.say(GREY.format(model.config.data))
     num = command.num or MOST
-    return quality(model, network, num, command.seed, command.reference, context.reporter, out / ".quality")
+    return quality(model, network, num, command.seed, command.reference, context.reporter, out / PARTS)
 
 
 def evaluation_lines(result: dict[str, Any]) -> list[str]:
@@ -143,9 +154,7 @@ def evaluation_lines(result: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     n = result["num_samples"]
     if "quality" in result:
-        from springwell.evaluation.metrics import metric_lines
-
-        lines += metric_lines(result["quality"])
+        lines += quality_lines(result["quality"])
     if "f_gap" in result:
         gap, error = result["f_gap"], result["f_gap_standard_error"]
         spread = "" if error is None else f"+- {error:.2f} "
@@ -179,6 +188,14 @@ def evaluation_lines(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def quality_lines(found: dict[str, Any]) -> list[str]:
+    """FID and its kin, with what the samples were compared with."""
+    from springwell.evaluation.metrics import metric_lines
+
+    first, *others = metric_lines(found)
+    return [f"{first}, {found['reference']}", *others]
+
+
 def known_evaluation(path: Path) -> dict[str, Any]:
     """The evaluation.json that there is; nothing if it cannot be used."""
     from springwell.training.run import read_json
@@ -194,7 +211,7 @@ def known_evaluation(path: Path) -> dict[str, Any]:
 def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
     from springwell.config import ImageConfig
     from springwell.evaluation.metrics import image_metrics, metric_lines, reference_features, torchmetrics
-    from springwell.evaluation.sources import FEWEST, MOST, open_source
+    from springwell.evaluation.sources import FEWEST, GREY, MOST, open_source
     from springwell.evaluation.weights import load_inception
 
     limits = (
@@ -215,7 +232,7 @@ def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
             a, b = (open_source(source, command.num, images, reporter) for source in (command.a, command.b))
         for source in (a, b):
             if source.shape[0] == 1:
-                reporter.say(f"{source.name}: grey images; their channel is repeated three times")
+                reporter.say(GREY.format(source.name))
         if a.shape[1:] != b.shape[1:]:
             sizes = " and ".join(f"{x.shape[2]} x {x.shape[1]}" for x in (a, b))
             reporter.warn(f"{a.name} and {b.name} have {sizes} pixels; resizing alone moves them apart, so give --image-size")

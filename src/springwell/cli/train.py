@@ -99,18 +99,23 @@ def _measure(config: Config, context: Context) -> Callable[[Any], dict[str, Any]
     """What measures the FID while training; None, with a word about it, where something is missing that it needs."""
     from springwell.evaluation.metrics import torchmetrics
     from springwell.evaluation.quality import quality
+    from springwell.evaluation.sources import open_source
     from springwell.evaluation.weights import load_inception
 
     try:
         torchmetrics()
         network = load_inception(reporter=context.reporter)
+        open_source(f"{config.data}@train", None, config.images)
     except UserError as error:
         if is_main_process():
             context.reporter.warn(f"--fid-every {config.training.fid_every}: the FID will not be measured; {error}")
         return None
 
+    reporter = context.reporter if is_main_process() else None
+
     def measure(model: Any) -> dict[str, Any]:
-        return quality(model, network.to(model.device), config.training.fid_samples, only_fid=True)
+        network.to(model.device)
+        return quality(model, network, config.training.fid_samples, reporter=reporter, only_fid=True)
 
     return measure
 

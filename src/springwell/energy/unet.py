@@ -10,7 +10,8 @@ The log-density of data x with noise of variance sigma^2 is (phi(y) - |y|^2 / 2)
 
     phi(y) = sigma^2 log E exp((<y, x> - |x|^2 / 2) / sigma^2),        grad phi(y) = E[x | y],
 
-and phi is nearly <y, E[x | y]> where one image accounts for y: an inner product with what a denoising U-Net computes. The tanh
+and where one image x accounts for y, phi = <y, E[x | y]> - |x|^2 / 2 + const: an inner product with what a denoising U-Net
+computes, and a weight of that image, which does not change with y and which U and the sum over pixels have to learn. The tanh
 keeps net below a multiple of |y|, so that the base term makes f integrable.
 """
 

@@ -38,6 +38,7 @@ from springwell.errors import UserError
 Preprocessing = Literal["tf1", "pytorch"]
 EPSILON = 1e-3
 SIZE = 299
+NUM_CLASSES = 1008
 
 
 class Layer(NamedTuple):
@@ -199,7 +200,7 @@ class Inception(nn.Module):
         super().__init__()
         self.preprocessing = preprocessing
         self.fc: Tensor | None = None
-        """Weights of the classes, ``[1008, 2048]``; None if the file has none, and there is no Inception score then."""
+        """Weights of the classes, ``[NUM_CLASSES, num_features]``; None, and no Inception score, if the file has none."""
         self.digest = ""
         """SHA-256 of the parameters that the features depend on, whatever file they come from."""
         self.conv2d_1a_3x3 = Convolution(3, 32, 3, 2)
@@ -235,8 +236,8 @@ class Inception(nn.Module):
                 if part != "scale" or bool((values != 1).any()):
                     digest.update(values.float().contiguous().numpy().tobytes())
             convolution.fold(layer)
-        if fc is not None and (fc.ndim != 2 or fc.shape[1] != self.num_features or not bool(torch.isfinite(fc).all())):
-            raise UserError(f"the fc layer is {list(fc.shape)}, not [1008, {self.num_features}]")
+        if fc is not None and (fc.shape != (NUM_CLASSES, self.num_features) or not bool(torch.isfinite(fc).all())):
+            raise UserError(f"the fc layer is {list(fc.shape)}, not {[NUM_CLASSES, self.num_features]} finite numbers")
         self.fc, self.digest = fc, digest.hexdigest()
         return self
 

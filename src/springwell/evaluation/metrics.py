@@ -87,7 +87,9 @@ def features(
     device = _device(network)
     batch = batch or (32 if device.type == "cpu" else 256)
     rank, world = rank_and_world()
-    share = batch * -(-images.together // batch)
+    # How many suit a process may differ between devices; what is gathered may not.
+    together = int(gathered(torch.tensor([images.together], device=device)).min())
+    share = batch * -(-together // batch)
     out = torch.empty(images.num, network.num_features)
     done = 0 if parts is None else int(gathered(torch.tensor([_read_parts(parts, out)], device=device)).min())
     if done:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +32,7 @@ def quality(
         seed: Of the samples.
         split: Which images of the model's data set they are compared with: all of them, but 50,000 at most.
         reporter: Is told of progress.
-        parts: A folder for what is done, from which an interrupted call goes on; it is removed at the end.
+        parts: A folder for what is done, from which an interrupted call goes on; whoever has the result removes it.
         only_fid: Leave out the other measures, which take minutes on a CPU.
     """
     reporter = reporter or Silent()
@@ -49,6 +48,4 @@ def quality(
         result: dict[str, Any] = {"num_samples": len(samples), "num_reference": len(known), "fid": fid(samples, known)}
     else:
         result = image_metrics(samples, known, network.fc, reporter)
-    if parts is not None:
-        shutil.rmtree(parts.parent, ignore_errors=True)
     return {"reference": reference.name, "seed": seed, "inception_sha256": network.digest, **result}

@@ -6,7 +6,7 @@ A source is written SOURCE or SOURCE@SPLIT:
     PATH, folder:PATH                               all images in a folder and the folders in it, by name
     PATH.npz, PATH.npy                              all images of an array, as `springwell sample` writes them
 
-With a split, a folder or an array is divided as it is for training. Images are taken from the front, in their order.
+With a split, a folder or an .npz is divided as it is for training. Images are taken from the front, in their order.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from springwell.progress import Reporter, Silent
 
 FEWEST = 20
 MOST = 50_000
+GREY = "{}: grey images; their channel is repeated three times"
 UNREADABLE = 0.01
 _MANY = 2000
 _CHAINS = 512
@@ -99,7 +100,7 @@ def _open(text: str, num: int, images: ImageConfig, reporter: Reporter) -> Image
         is_folder = False
     elif is_folder and not split:
         return folder_images(text, path, num, images.image_size, reporter)
-    elif path.suffix in _ARRAYS and not (split and path.suffix == ".npy"):
+    elif path.suffix in _ARRAYS:
         return _array_file(text, path, split, num, images.image_size, reporter)
     arrays = open_arrays(f"folder:{path}" if is_folder else spec, images, reporter)
     if arrays is None:
@@ -134,6 +135,8 @@ def _array_file(text: str, path: Path, split: str, num: int, size: int | None, r
         reporter.say(f"{text}: {line}")
 
     if path.suffix == ".npy":
+        if split:
+            raise UnusableDataError(f"an .npy is not divided; leave out @{split}, or use an .npz")
         rows = formats.npy_rows(path, say)
     elif split:
         arrays = formats.npz(path, say)

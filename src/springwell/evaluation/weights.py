@@ -77,12 +77,13 @@ def load_inception(
     """
     reporter = reporter or Silent()
     path = find_weights(path) or download(reporter)
-    _check_name(path)
     try:
         network = Inception(preprocessing).load(*read_weights(path))
     except UserError as error:
+        _check_name(path)
         raise UserError(f"--inception {path}: {error}; it is not the Inception of the FID. {_how()}") from None
     if network.digest != DIGEST:
+        _check_name(path)
         reporter.warn(f"{path}: not the parameters of the FID's Inception (SHA-256 {network.digest[:8]}, not {DIGEST[:8]})")
     if network.fc is not None:
         network.fc = network.fc.to(device)
@@ -107,6 +108,7 @@ def _how() -> str:
 
 
 def _check_name(path: Path) -> None:
+    """Raises UserError for a file whose name promises another SHA-256 than it has, and which is not good all the same."""
     promised = re.search(r"-([0-9a-f]{8})\.\w+$", path.name)
     if promised and not (found := file_sha256(path)).startswith(promised[1]):
         raise UserError(f"--inception {path}: damaged; its SHA-256 begins with {found[:8]}, not {promised[1]}. {_how()}")

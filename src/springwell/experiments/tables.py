@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from springwell.config import difference
+from springwell.config import Config, difference
 from springwell.errors import UserError
 from springwell.experiments.common import markdown
 from springwell.model import LIKELIHOOD
@@ -16,8 +16,9 @@ from springwell.presets import preset
 from springwell.training.checkpoint import write_atomically
 from springwell.training.run import FREE_FIELDS, Run, read_json
 
-# They change neither the objective nor how long it is trained, so a run that differs in them alone is a run of the preset.
-_HOW = FREE_FIELDS | {"seed", "accumulate", "precision", "compile"}
+# They change neither the objective, nor how long it is trained, nor how it is sampled: with others it is a run of the preset.
+_SAMPLING = {"sample_steps", "sample_jump_proposals", "noise_scale", "denoise"}
+_HOW = (FREE_FIELDS - _SAMPLING) | {"seed", "accumulate", "precision", "compile"}
 
 
 @dataclass(frozen=True)
@@ -35,23 +36,36 @@ class Table:
 
     Attributes:
         title: What it shows.
-        columns: What is measured: (heading, where in evaluation.json, its spread).
+        columns: What is measured: a heading, and what a run's measurements say of it; KeyError if they say nothing.
         rows: The rows.
     """
 
     title: str
-    columns: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
+    columns: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...]
     rows: tuple[Row, ...]
 
 
-_FID = ("FID", ("quality", "fid"), ())
-_SCORE = ("IS", ("quality", "inception_score"), ("quality", "inception_score_std"))
-_BITS = ("bits/dim", ("likelihood", "bits_per_dim"), ("likelihood", "bits_per_dim_standard_error"))
+def _fid(values: dict[str, Any]) -> str:
+    q = values["quality"]
+    return f"{q['fid']:.2f} ({q['num_samples']:,} samples, {q['num_reference']:,} of {q['reference']})"
+
+
+def _score(values: dict[str, Any]) -> str:
+    q = values["quality"]
+    return f"{q['inception_score']:.2f} +- {q['inception_score_std']:.2f} ({q['num_samples']:,} samples)"
+
+
+def _bits(values: dict[str, Any]) -> str:
+    r = values[LIKELIHOOD]
+    low, high = r["bits_per_dim_optimistic"], r["bits_per_dim_conservative"]
+    what = f"log Z from below and above: {r['verdict']}; {r['num_images']:,} {r['split']} images"
+    return f"{low:.2f} ... {high:.2f} +- {r['bits_per_dim_standard_error_data']:.2f} ({what})"
+
 
 TABLES = {
     "table1": Table(
-        "CIFAR-10, unconditional, 50,000 samples",
-        (_FID, _SCORE),
+        "CIFAR-10, unconditional, 50,000 samples; a selection of the published rows",
+        (("FID", _fid), ("IS", _score)),
         (
             Row("WGAN-GP (Gulrajani et al. 2017)", ("36.4", "7.86")),
             Row("SNGAN (Miyato et al. 2018)", ("21.7", "8.22")),
@@ -69,8 +83,8 @@ TABLES = {
         ),
     ),
     "table3": Table(
-        "CelebA 64 x 64, 50,000 samples",
-        (_FID,),
+        "CelebA 64 x 64, 50,000 samples; a selection of the published rows",
+        (("FID", _fid),),
         (
             Row("NCSN (Song and Ermon 2019)", ("25.30",)),
             Row("NCSNv2 (Song and Ermon 2020)", ("10.23",)),
@@ -79,8 +93,8 @@ TABLES = {
         ),
     ),
     "table-bpd": Table(
-        "CIFAR-10, test images",
-        (_BITS,),
+        "CIFAR-10, test images; a selection of the published rows",
+        (("bits/dim", _bits),),
         (
             Row("Glow (Kingma and Dhariwal 2018)", ("3.35",)),
             Row("Flow++ (Ho et al. 2019)", ("3.08",)),
@@ -107,16 +121,14 @@ def reproduce(name: str, out: Path, runs: Path) -> dict[str, Any]:
     for row in table.rows:
         ours = [(folder, values) for preset_name, folder, values in found if preset_name == row.preset] if row.preset else []
         folder, values = ours[-1] if ours else (None, {})
-        cells = (
-            [_cell(values, where, spread) for _, where, spread in table.columns] if row.preset else [""] * len(table.columns)
-        )
+        cells = [_cell(values, say) if row.preset else "" for _, say in table.columns]
         command = f"`springwell train {row.preset}`" if row.preset else ""
         pairs = [cell for pair in zip(row.values, cells, strict=True) for cell in pair]
         lines.append([row.name, *pairs, command])
         numbers.append(
             {"row": row.name, "paper": row.values, "ours": cells, "preset": row.preset, "run": folder and str(folder)}
         )
-    headings = [heading for title, *_ in table.columns for heading in (f"{title}, published", f"{title}, ours")]
+    headings = [heading for title, _ in table.columns for heading in (f"{title}, published", f"{title}, ours")]
     text = f"{table.title}\n\n{markdown(['', *headings, 'preset'], lines)}"
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f"{name}.md", text + "\n")
@@ -130,30 +142,27 @@ def _evaluated(runs: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
     for folder in sorted(runs.iterdir()) if runs.is_dir() else []:
         run = Run(folder)
         try:
-            values = read_json(run.evaluation_path) if run.evaluation_path.exists() else {}
-            if (folder / LIKELIHOOD).exists():
-                values = {**values, "likelihood": read_json(folder / LIKELIHOOD)}
-            if not run.finished or not values:
+            if not run.finished:
                 continue
             config = run.read_config()
-        except (UserError, TypeError):
+            values = _final(run.evaluation_path, config)
+            if bits := _final(folder / LIKELIHOOD, config):
+                values[LIKELIHOOD] = bits
+        except UserError:
             continue
         for name, wanted in presets.items():
-            if {field for field, *_ in difference(config, wanted)} <= _HOW and isinstance(values, dict):
+            if values and {field for field, *_ in difference(config, wanted)} <= _HOW:
                 yield name, folder, values
 
 
-def _cell(values: dict[str, Any], where: tuple[str, ...], spread: tuple[str, ...]) -> str:
-    number = _look_up(values, where)
-    if number is None:
+def _final(path: Path, config: Config) -> dict[str, Any]:
+    """What a file says of the end of the training; nothing if it is of an earlier iteration."""
+    found = read_json(path) if path.exists() else None
+    return found if isinstance(found, dict) and found.get("iteration") == config.training.iterations else {}
+
+
+def _cell(values: dict[str, Any], say: Callable[[dict[str, Any]], str]) -> str:
+    try:
+        return say(values)
+    except (KeyError, TypeError, ValueError):
         return "not run"
-    error = _look_up(values, spread) if spread else None
-    samples = _look_up(values, (where[0], "num_samples"))
-    count = f" ({samples:,.0f} samples)" if samples is not None and where[0] == "quality" else ""
-    return f"{number:.2f}" + ("" if error is None else f" +- {error:.2f}") + count
-
-
-def _look_up(values: Any, where: tuple[str, ...]) -> float | None:
-    for name in where:
-        values = values.get(name) if isinstance(values, dict) else None
-    return float(values) if isinstance(values, (int, float)) else None

@@ -194,7 +194,7 @@ def _train(
         assert measure is not None
         try:
             log.measured(iteration, measure(present()))
-        except DivergenceError as error:
+        except (DivergenceError, UserError) as error:
             reporter.warn(f"no FID of iteration {iteration}: {error}")
 
     share = c.batch // world
