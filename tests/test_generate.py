@@ -53,6 +53,15 @@ def test_normal_approximation_along_t1k():
     check_moments(x, MEAN, VARIANCE, slack=0.02)
 
 
+def test_damped_normal_approximation_along_wide_hops():
+    """K = 0 with a denoised start is exact for a single data point, however wide the hops; without, it is far off."""
+    schedule = NoiseSchedule.log_snr(5)
+    a, sigma = float(schedule.a_cum[0]), float(schedule.sigma_cum[0])
+    energy = GaussianEnergy(schedule, MEAN, 0.0)
+    check_moments(run(schedule, energy, 0, denoised=True), a * MEAN, sigma**2, slack=1e-4)
+    assert float(run(schedule, energy, 0).var()) > 2 * sigma**2
+
+
 def test_mixture_keeps_its_weights():
     schedule, n = NoiseSchedule.from_sigmas([0.5, 0.6, 0.7, 0.8, 0.9], 0.05), 8000
     x = run(schedule, MixtureEnergy(schedule, 0.3, 1.2, 0.15), 20, n, fraction=0.5, jumps=8)

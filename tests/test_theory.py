@@ -259,10 +259,12 @@ def test_denoised_start_is_exact_for_one_data_point():
 
     shared = objectives.shared_noise(schedule, t, x, y_t, x_next, noise)
     torch.testing.assert_close(normal_approximation(energy, schedule, t, x_next, shared, damped=True), y_t)
-    chains = Chains(mala, 1, torch.full((5,), 1e-9))
     weight = torch.ones(5, dtype=torch.float64)
-    outcome = objectives.recovery(energy_twice(energy), energy, schedule, chains, weight, t, y_t, x_next, noise, "denoised", x)
-    assert float(outcome.loss.abs().max()) < 1e-5
+    for num_steps in (0, 1):
+        chains = Chains(mala, num_steps, torch.full((5,), 1e-9))
+        arguments = (chains, weight, t, y_t, x_next, noise, "denoised", x)
+        outcome = objectives.recovery(energy_twice(energy), energy, schedule, *arguments)
+        assert float(outcome.loss.abs().max()) < 1e-5
 
 
 def energy_twice(energy):

@@ -98,7 +98,7 @@ class SamplerConfig:
     """Where chains start. noisy: at x_{t+1}, as in the paper. data: at y_t in training (x_{t+1} in generation); the truth is
     then a fixed point of the updates for every K, and a chain that cannot move gives no gradient instead of a runaway.
     denoised: at a Gaussian guess of y_t given x_{t+1}, which costs a gradient and leaves less to do for the chain; in
-    training it shares its noise with y_t."""
+    training it shares its noise with y_t. With K = 0 that guess is the draw."""
     noise_scale: float = 1.0
     """Factor on the noise of the Langevin chains in generation (the authors use 0.99)."""
     denoise: bool = False
@@ -277,6 +277,11 @@ class Config:
     def effective_sample_jumps(self) -> int:
         jumps = self.sampler.sample_jump_proposals
         return self.sampler.jump_proposals if jumps is None else jumps
+
+    @property
+    def damped(self) -> bool:
+        """Whether a Gaussian guess of y_t is damped, as on wide hops, where the paper's normal approximation overshoots."""
+        return self.effective_sample_steps > 0 or self.sampler.chain_start == "denoised"
 
     def gradient_evaluations(self) -> int:
         """Network evaluations of one training iteration, per sample: the chain's, then the loss's.

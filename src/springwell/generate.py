@@ -2,7 +2,8 @@ r"""Progressive sampling (Gao et al. 2021, Alg. 2).
 
     x_T ~ N(0, I);   for t = T-1 ... 0:  y = K steps at log p(. | x_{t+1}), started at x_{t+1};   x_t = y / scale_t
 
-K = 0 takes one draw from the normal approximation instead; with ``denoised_start`` chains start at a damped one.
+K = 0 takes one draw from the normal approximation instead. With ``denoised_start`` chains start at a damped one; with K = 0
+that is the draw.
 
 If x_{t+1} has the law of level t + 1, and levels are noisy versions of one another, y_t has the law exp f(y, t). Where they are
 not (a sum of two models' energies, an energy with a likelihood added), a *sweep* takes y_t nearer to it, whatever x_{t+1} was:

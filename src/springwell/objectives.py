@@ -4,7 +4,7 @@ recovery    Alg. 1: ascend  d/dtheta [f(y_t, t) - f(y^-, t)],  y^- from K steps 
             K = 0 takes y^- = x_{t+1} + sigma^2 grad f(x_{t+1}, t) + sigma eps, from the normal approximation of the
             conditional (Sec. 3.3). Any eps ~ N(0, I) independent of x_{t+1} gives the same gradient on average; the residual
             of y_t under its law given x_{t+1} and the data is such an eps, and with it the noise of f(y_t) - f(y^-), which
-            for small sigma is nearly all of it, cancels.
+            for small sigma is nearly all of it, cancels. A denoised start with K = 0 takes the damped approximation.
 marginal    The same on a level without spring, T = 1: maximum likelihood of an ordinary EBM by short-run chains from noise.
 dsm         Descend  ||y_t - (x_{t+1} + sigma^2 grad f(x_{t+1}, t))||^2 / (2 sigma^2),  sigma = sigma_{t+1}: the normal
             approximation's likelihood, which is denoising score matching of an explicit energy (Eq. 11).
@@ -66,7 +66,7 @@ def recovery(
     first = y_t if start == "data" else x_next
     if chains.num_steps == 0 or start == "denoised":
         shared = noise.normal(*y_t.shape[1:]) if x is None else shared_noise(schedule, t, x, y_t, x_next, noise)
-        first = normal_approximation(energy, schedule, t, x_next, shared, damped=chains.num_steps > 0, cut=True)
+        first = normal_approximation(energy, schedule, t, x_next, shared, damped=start == "denoised", cut=True)
     if chains.num_steps == 0:
         y_neg, acceptance = first, torch.ones(len(t), device=y_t.device)
     else:

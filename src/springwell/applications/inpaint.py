@@ -99,7 +99,7 @@ def inpaint_levels(
             # The normal approximation is taken at x_{t+1}, whose seen values are those of level t + 1.
             above, sigma = Hidden(energy, path[level + 1], hidden), schedule.sigma[level + 1].to(x.dtype)
             for sweep in range(sweeps + 1):
-                y = normal_approximation(energy, schedule, t, x_next, noise.normal(*event))
+                y = normal_approximation(energy, schedule, t, x_next, noise.normal(*event), damped=chains.denoised_start)
                 m = y.flatten(1)[:, where]
                 if sweep < sweeps:
                     x_next = above.whole(m + sigma * noise.normal(len(where)))

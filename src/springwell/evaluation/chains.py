@@ -89,9 +89,7 @@ def _guess(model: Model, t: Tensor, x_next: Tensor, noise: Noise) -> Tensor:
     """Starts that differ from chain to chain by about the width of the conditional."""
     eps = noise.normal(*model.event_shape)
     if bool(model.schedule.spring[t].all()):
-        return normal_approximation(
-            model.energy, model.schedule, t, x_next, eps, damped=model.config.effective_sample_steps > 0
-        )
+        return normal_approximation(model.energy, model.schedule, t, x_next, eps, damped=model.config.damped)
     return x_next + 0.1 * eps
 
 

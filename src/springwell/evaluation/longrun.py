@@ -200,7 +200,7 @@ def _progressive(model: Model, plan: Plan, steps: Steps, number: int, out: Path,
     """Samples x_0 ``[num, ...]`` after ``number`` steps at every level, and the mean acceptance of each level ``[T]``."""
     schedule, kernel = model.schedule, make_kernel(steps.method.kernel, steps.method.num_leapfrog)
     num_levels, shape = schedule.num_levels, model.event_shape
-    guessed, damped = bool(schedule.spring.all()), model.config.effective_sample_steps > 0
+    guessed, damped = bool(schedule.spring.all()), model.config.damped
     # x_T is the same for every number of steps, so that runs can be compared sample by sample.
     x_top = Noise(plan.seed, torch.arange(plan.num, device=model.device), LONGRUN_STREAM).normal(*shape)
     batches, state = _batches(model, plan), _State(out, model, plan, steps, number)

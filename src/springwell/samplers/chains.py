@@ -27,7 +27,8 @@ class Chains:
         step_size: ``[T]``.
         jump_proposals: J of a jump between modes before every fifth step; 0 for none.
         noise_scale: Factor on the Langevin noise; 1 is the correct dynamics.
-        denoised_start: Whether generation starts at the damped normal approximation instead of x_{t+1}.
+        denoised_start: Whether generation starts at the damped normal approximation instead of x_{t+1}; with K = 0, whether
+            the normal approximation is the damped one.
         jump: How to jump, with the arguments of :func:`springwell.samplers.jump`.
     """
 
@@ -55,7 +56,8 @@ def run_conditional(
         noise: For N chains.
     """
     if chains.num_steps == 0:
-        y = normal_approximation(energy, schedule, t, x_next, noise.normal(*x_next.shape[1:]))
+        eps = noise.normal(*x_next.shape[1:])
+        y = normal_approximation(energy, schedule, t, x_next, eps, damped=chains.denoised_start)
         return y, torch.ones(len(t), device=x_next.device)
     y, acceptance = start, torch.zeros(len(t), device=x_next.device)
     logdensity, step_size = Conditional(energy, schedule, t, x_next), chains.step_size[t]
