@@ -69,7 +69,7 @@ def test_the_command_writes_numbers_and_pictures(measured, tmp_path, monkeypatch
     said = capsys.readouterr().out
     assert stop.value.code == 0
     written = json.loads((tmp_path / "run" / "evaluation.json").read_text())
-    assert written == evaluate_images(model, 100, seed=3)[0]
+    assert written == {**evaluate_images(model, 100, seed=3)[0], "weights": model.fingerprint()}
     assert f"{written['f_gap']:+.2f} +- {written['f_gap_standard_error']:.2f} nats" in said
     assert (tmp_path / "run" / "report.png").read_bytes().startswith(b"\x89PNG")
 
