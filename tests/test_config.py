@@ -38,6 +38,7 @@ def test_presets_are_valid_and_survive_json(name):
         ("training", {"weight_decay": 100.0, "lr": 0.01}, "--weight-decay 100.0"),
         ("training", {"seed": -1}, "--seed -1"),
         ("network", {"width": 0}, "--width 0"),
+        ("network", {"dense_units": -1}, "--dense-units -1"),
         ("network", {"bandwidths": (0.0,)}, "--bandwidths 0.0"),
         ("network", {"base_precision": 1e308}, "--base-precision 1e.308"),
         ("training", {"precision": "bf16"}, "--precision bf16: for --network resnet"),

@@ -55,6 +55,8 @@ class NetworkConfig:
     """Images: residual blocks per level, N (unet: on the way down, and up)."""
     unshuffle: int = 1
     """Images: side of the pixel blocks that are folded into channels before the first level. 1: none, as in the paper."""
+    dense_units: int = 0
+    """unet: units of a map from every position of the lowest level to every other. 0: none."""
     spectral_norm: bool = True
     """resnet: bound the spectral norm of every layer but the last, as the authors do."""
     depth: int = 2
@@ -246,6 +248,7 @@ class Config:
             raise UserError("--compile: torch.compile cannot differentiate twice, as --objective dsm does; leave it out")
         _check("num_blocks", network.num_blocks, 1 <= network.num_blocks <= 100, "1 ... 100")
         _check("unshuffle", network.unshuffle, 1 <= network.unshuffle <= 16, "1 ... 16")
+        _check("dense_units", network.dense_units, 0 <= network.dense_units <= 100_000, "0 ... 100000")
         for multiplier in network.multipliers:
             _check("multipliers", multiplier, 1 <= multiplier <= 100, "values in 1 ... 100")
         if not network.multipliers:

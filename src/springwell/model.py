@@ -71,7 +71,10 @@ def build_energy(config: Config, schedule: NoiseSchedule, event_shape: tuple[int
                 )
             channels, height, width = event_shape
             size = (channels, c.width, c.multipliers, c.num_blocks, c.unshuffle)
-            network = EnergyUNet(*size) if c.network == "unet" else EnergyResNet(*size, c.spectral_norm)
+            if c.network == "unet":
+                network = EnergyUNet(*size, c.dense_units, (height, width))
+            else:
+                network = EnergyResNet(*size, c.spectral_norm)
             network.check_size(height, width)
         else:
             if len(event_shape) != 1:

@@ -22,24 +22,28 @@ def small(multipliers=(1, 2), num_blocks=1, **options):
             block.conv2.weight.normal_(std=0.1)
         network.conv_out.weight.normal_()
         network.head.weight.normal_()
+        if network.dense is not None:
+            network.dense.restore.weight.normal_()
     return network.eval()
 
 
-def test_starts_at_the_base_term():
-    network = EnergyUNet(1, 8, (1, 2), 1, unshuffle=2)
+@pytest.mark.parametrize("dense_units", [0, 4])
+def test_starts_at_the_base_term(dense_units):
+    network = EnergyUNet(1, 8, (1, 2), 1, 2, dense_units, (8, 8))
     energy = ScaledEnergy(network, NoiseSchedule.log_snr(4), "learned", 0.7)
     y, t = torch.randn(4, 1, 8, 8), torch.arange(4)
     torch.testing.assert_close(energy(y, t), -0.35 * y.square().sum((1, 2, 3)))
 
 
-def test_grows_no_faster_than_its_input():
+@pytest.mark.parametrize("options", [{}, {"dense_units": 4, "image_size": (8, 8)}])
+def test_grows_no_faster_than_its_input(options):
     """So that the base term wins, and f is integrable: |<y, bounded>| <= 8 |y|_1, and the pooled part is Lipschitz."""
-    network = small()
+    network = small(**options)
     y, t = torch.randn(16, 1, 8, 8), torch.arange(16) % 4
     size = y.abs().sum((1, 2, 3))
     near, far = (network(s * y, t).abs() / (s * size) for s in (1e5, 1e7))
     torch.testing.assert_close(near, far, rtol=0.01, atol=0.01)
-    product_alone = small()
+    product_alone = small(**options)
     with torch.no_grad():
         product_alone.head.weight.zero_()
         product_alone.head.bias.zero_()
@@ -59,8 +63,22 @@ def test_sizes_and_chains(multipliers, unshuffle):
     torch.testing.assert_close(f, alone, rtol=1e-4, atol=1e-4)
 
 
-def test_every_weight_and_every_pixel_counts():
-    network = small(num_blocks=2)
+def test_a_dense_map_joins_what_convolutions_keep_apart():
+    """The slope in one corner depends on the other corner, 31 pixels away, only with the map; and chains see the same."""
+    for dense_units in (0, 4):
+        network = small((1, 2), dense_units=dense_units, image_size=(32, 32))
+        f = at_level(network, torch.tensor([1]))
+        y = torch.randn(1, 1, 32, 32)
+        moved = y.clone()
+        moved[0, 0, 31, 31] += 3.0
+        torch.testing.assert_close(f(y), network(y, torch.tensor([1])))
+        change = (gradient(f, moved) - gradient(f, y))[0, 0, 0, 0].abs()
+        assert bool(change > 0) == bool(dense_units)
+
+
+@pytest.mark.parametrize("options", [{}, {"dense_units": 4, "image_size": (8, 8)}])
+def test_every_weight_and_every_pixel_counts(options):
+    network = small(num_blocks=2, **options)
     y = torch.randn(6, 1, 8, 8, requires_grad=True)
     network(y, torch.arange(6)).sum().backward()
     assert all(bool(p.grad.any()) for p in network.parameters())
@@ -105,7 +123,7 @@ def test_trains_and_comes_back(tmp_path):
     base = preset("digits-ladder")
     config = replace(
         base,
-        network=replace(base.network, network="unet", width=8),
+        network=replace(base.network, network="unet", width=8, dense_units=4),
         training=replace(base.training, iterations=3, batch=8, preview_every=0),
     )
     sw.train(config, tmp_path / "run", device="cpu")

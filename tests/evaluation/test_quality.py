@@ -13,6 +13,7 @@ from springwell.evaluation.metrics import fid, kid
 from springwell.evaluation.quality import quality
 from springwell.evaluation.sources import Images
 from springwell.experiments import ablation, tables
+from springwell.experiments.common import coarse_ladder
 from springwell.pictures import to_bytes
 from springwell.presets import preset
 from springwell.progress import Silent
@@ -223,6 +224,11 @@ def test_the_rows_of_the_ablation_spend_the_same(data):
         config.validate()
         one = config.training.batch * config.gradient_evaluations()
         assert abs(config.training.iterations * one - 1_000_000) <= one / 2
+
+
+def test_the_ladder_of_the_experiments_is_that_of_digits():
+    assert coarse_ladder("digits") == preset("digits-ladder")
+    assert coarse_ladder("mnist").gradient_evaluations() == preset("digits-ladder").gradient_evaluations() > 2
 
 
 def test_the_ablation_writes_its_table(tmp_path, monkeypatch, capsys):

@@ -3,6 +3,7 @@ r"""A U-Net whose product with its input is an energy.
     e    = silu(W_1 silu(W_0 [sin, cos](t)))                                   time embedding
     block(h) = shortcut(h) + conv(silu(conv(silu(h)) + W e))                   second convolution starts at 0
     down:  N blocks a level, 2x2 average pooling between levels
+    lowest level, if asked for: h + D_1 silu(D_0 silu(h) + W e)                D over all positions, D_1 starts at 0
     up:    enlarge, join what left the level on the way down, N blocks;        U = conv(silu(h)), starts at 0
     net  = <y, c tanh(U / c)> + sum over pixels of silu(h_lowest) . W_f e,     c = 8, W_f starts at 0
 
@@ -48,10 +49,33 @@ class UNetBlock(nn.Module):
         return out
 
 
+class DenseMap(nn.Module):
+    """From every position of a level to every other, through ``num_units`` numbers: it knows the whole of an image where a few
+    convolutions see a part."""
+
+    reduced = 32
+
+    def __init__(self, num_channels: int, num_positions: int, num_units: int, num_time: int):
+        super().__init__()
+        self.reduce, self.restore = nn.Conv2d(num_channels, self.reduced, 1), nn.Conv2d(self.reduced, num_channels, 1)
+        self.dense0 = nn.Linear(self.reduced * num_positions, num_units)
+        self.dense1 = nn.Linear(num_units, self.reduced * num_positions)
+        self.time = nn.Linear(num_time, num_units)
+        nn.init.zeros_(self.restore.weight)
+
+    def forward(self, h: Tensor, time: Tensor) -> Tensor:
+        """time: ``self.time`` of the embedding, ``[N, num_units]``."""
+        r = self.reduce(F.silu(h))
+        v = self.dense1(F.silu(self.dense0(r.flatten(1)) + time))
+        out: Tensor = h + self.restore(v.view(r.shape))
+        return out
+
+
 class _Prepared(NamedTuple):
-    """What depends on t: each block's part, down and up, and the weights of the sum over pixels."""
+    """What depends on t: each block's part, down and up, the dense map's, and the weights of the sum over pixels."""
 
     down: list[list[Tensor]]
+    dense: Tensor | None
     up: list[list[Tensor]]
     head: Tensor
 
@@ -65,6 +89,8 @@ class EnergyUNet(ImageEnergy):
         multipliers: Channels of each level, as multiples of ``width``.
         num_blocks: Residual blocks per level, N, on the way down and on the way up.
         unshuffle: Side of the pixel blocks that are folded into channels first.
+        dense_units: Of a dense map over the lowest level; 0 for none, and then the network takes images of any size.
+        image_size: Height and width, which a dense map has to know.
     """
 
     def __init__(
@@ -74,6 +100,8 @@ class EnergyUNet(ImageEnergy):
         multipliers: Sequence[int] = (1, 2, 2, 2),
         num_blocks: int = 2,
         unshuffle: int = 1,
+        dense_units: int = 0,
+        image_size: tuple[int, int] = (32, 32),
     ):
         super().__init__(len(multipliers) - 1, unshuffle)
         self.width = width
@@ -90,6 +118,9 @@ class EnergyUNet(ImageEnergy):
         self.up = nn.ModuleList(blocks(lower + upper, upper) for lower, upper in pairwise(reversed(widths)))
         self.conv_out = nn.Conv2d(widths[0], channels * unshuffle**2, 3, padding=1)
         self.head = nn.Linear(num_time, widths[-1])
+        factor = unshuffle * 2**self.num_halvings
+        num_positions = (image_size[0] // factor) * (image_size[1] // factor)
+        self.dense = DenseMap(widths[-1], num_positions, dense_units, num_time) if dense_units else None
         for layer in (self.conv_out, self.head):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(cast("Tensor", layer.bias))
@@ -98,7 +129,7 @@ class EnergyUNet(ImageEnergy):
         with self._casting(t, enabled=False):
             e = F.silu(self.dense1(F.silu(self.dense0(sinusoidal(t, self.width)))))
             down, up = ([[block.time(e) for block in level] for level in _levels(part)] for part in (self.down, self.up))
-            return _Prepared(down, up, self.head(e))
+            return _Prepared(down, None if self.dense is None else self.dense.time(e), up, self.head(e))
 
     def _evaluate(self, y: Tensor, prepared: _Prepared) -> Tensor:
         with self._casting(y):
@@ -110,7 +141,7 @@ class EnergyUNet(ImageEnergy):
                 for block, time in zip(level, times, strict=True):
                     h = block(h, time)
                 passed.append(h)
-            lowest = passed.pop()
+            h = lowest = passed.pop() if self.dense is None else self.dense(passed.pop(), prepared.dense)
             for level, times in zip(_levels(self.up), prepared.up, strict=True):
                 h = torch.cat([F.interpolate(h, scale_factor=2.0), passed.pop()], 1)
                 for block, time in zip(level, times, strict=True):

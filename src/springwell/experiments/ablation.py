@@ -25,7 +25,7 @@ from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.inception import Inception
 from springwell.evaluation.quality import quality
 from springwell.evaluation.weights import load_inception
-from springwell.experiments.common import markdown, resolved, scaled, trained, write
+from springwell.experiments.common import coarse_ladder, markdown, resolved, scaled, trained, write
 from springwell.pictures import grid, to_bytes
 from springwell.plots import new_figure
 from springwell.presets import preset
@@ -50,13 +50,7 @@ STUDENT = 4.303
 
 def configs(data: str, budget: float) -> dict[str, Config]:
     """The rows of the table, each with as many iterations as the budget allows."""
-    t6, ladder = preset(f"{data}-t6"), preset(f"{data}-ladder")
-    recipe = preset("digits-ladder").training
-    ladder = replace(
-        ladder,
-        network=replace(t6.network, output_scale="learned", base_precision=ladder.network.base_precision),
-        training=replace(ladder.training, lr=recipe.lr, weight_decay=recipe.weight_decay),
-    )
+    t6 = preset(f"{data}-t6")
     t1k = preset("digits-t1k") if data == "digits" else replace(preset("fashion-mnist-t1k"), data=data)
     marginal = replace(t6, objective="marginal", schedule=replace(t6.schedule, schedule="marginal"))
     rows = {
@@ -64,7 +58,7 @@ def configs(data: str, budget: float) -> dict[str, Config]:
         "T = 1000, K = 0": t1k,
         "T = 1000, DSM": replace(t1k, objective="dsm"),
         **{f"T = 6, K = {k}": replace(t6, sampler=replace(t6.sampler, num_steps=k)) for k in (10, 30, 50)},
-        "ladder": ladder,
+        "ladder": coarse_ladder(data),
     }
     return {name: _spending(config, budget) for name, config in rows.items()}
 

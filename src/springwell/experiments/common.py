@@ -13,10 +13,23 @@ from springwell.devices import automatic_device
 from springwell.errors import InterruptionError, UserError
 from springwell.model import Model
 from springwell.plots import save_figure
+from springwell.presets import preset
 from springwell.progress import Reporter
 from springwell.training.checkpoint import write_atomically
 from springwell.training.run import Run, load, load_folder
 from springwell.training.trainer import train
+
+
+def coarse_ladder(data: str) -> Config:
+    """The ladder of twelve levels with the paper's network, which is digits-ladder for digits."""
+    base, ladder, network = preset("digits-ladder"), preset(f"{data}-ladder"), preset(f"{data}-t6").network
+    return replace(
+        ladder,
+        schedule=base.schedule,
+        sampler=base.sampler,
+        network=replace(network, output_scale=base.network.output_scale, base_precision=base.network.base_precision),
+        training=replace(ladder.training, lr=base.training.lr),
+    )
 
 
 def scaled(config: Config, seed: int, scale: float) -> Config:

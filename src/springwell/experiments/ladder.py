@@ -15,7 +15,7 @@ from springwell.data import open_data
 from springwell.errors import UserError
 from springwell.evaluation.neighbours import nearest
 from springwell.evaluation.toy import DATA_STREAM, mmd
-from springwell.experiments.common import scaled, trained, write
+from springwell.experiments.common import coarse_ladder, scaled, trained, write
 from springwell.noise import Noise
 from springwell.pictures import grid, to_bytes
 from springwell.plots import new_figure
@@ -36,7 +36,7 @@ def authors_rule(ladder: Config, reference: Config) -> Config:
 def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "digits") -> dict[str, Any]:
     if data not in ("digits", "mnist"):
         raise UserError(f"--data {data}: has no pair of presets to compare; use digits or mnist")
-    ladder = scaled(preset(f"{data}-ladder"), seed, scale)
+    ladder = scaled(coarse_ladder(data), seed, scale)
     configs = {"ladder": ladder, "authors' rule": authors_rule(ladder, preset(f"{data}-t6"))}
     source = open_data(data, ladder.images, reporter)
     held_out = source.held_out(Noise(seed, torch.arange(min(NUM_SAMPLES, source.num_held_out or NUM_SAMPLES)), DATA_STREAM))
