@@ -343,13 +343,18 @@ def preview(model: Model, path: Path) -> None:
 def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dict[str, Any]] = ()) -> Path:
     """Per-level statistics over the iterations of a run, and the FID where it was ``measured``."""
     names = ("loss", "f_pos", "displacement", "acceptance", "step_size")
-    fids = [(line["iteration"], line["fid"], line["num_samples"]) for line in measured if line.keys() >= {"fid", "num_samples"}]
+    counts = ("num_samples", "num_reference")
+    fids = [line for line in measured if line.keys() >= {"iteration", "fid", *counts}]
+    # FIDs of other counts are no points of the same curve.
+    fids = [line for line in fids if all(line[count] == fids[-1][count] for count in counts)]
     figure, axes = new_figure(1, len(names) + bool(fids), 2.6)
     metrics = [line for line in metrics if all(isinstance(line.get(name), list) for name in names)]
     iterations = [line["iteration"] for line in metrics]
     num_levels = min((len(line[name]) for line in metrics for name in names), default=0)
     shown = spread_levels(num_levels, 8)
-    titles = (*names, f"FID ({fids[-1][2]:,} samples)") if fids else names
+    titles: tuple[str, ...] = names
+    if fids:
+        titles = (*names, "FID ({:,} samples, {:,} images)".format(*(fids[-1][count] for count in counts)))
     for ax, title in zip(axes[0], titles, strict=True):
         ax.set(aspect="auto")
         ax.set_title(title, fontsize=_TITLE)
@@ -358,7 +363,7 @@ def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dic
         ax.yaxis.set_major_locator(ticks(4))
         ax.tick_params(labelsize=7)
     if fids:
-        axes[0, -1].plot([row[0] for row in fids], [row[1] for row in fids], "o-", color=_BLUE, lw=1, ms=3)
+        axes[0, -1].plot([line["iteration"] for line in fids], [line["fid"] for line in fids], "o-", color=_BLUE, lw=1, ms=3)
     for ax, name in zip(axes[0], names, strict=False):
         for t in shown:
             colour = _shade(t, num_levels)

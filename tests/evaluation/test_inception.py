@@ -20,7 +20,8 @@ from springwell.evaluation.inception import BlockE, Convolution, Inception, Laye
 from springwell.evaluation.weights import download, find_weights, load_inception, read_weights, save_inception
 from tests.listener import Listener
 
-PUBLISHED = Path("~/data/inception/fid_inception_2015_12_05.pt").expanduser()
+DATA = Path(os.environ.get("SPRINGWELL_DATA") or "~/data").expanduser()
+PUBLISHED = DATA / "inception" / "fid_inception_2015_12_05.pt"
 ROUNDING = 2.0**-23
 
 

@@ -1,6 +1,7 @@
 """FID, KID, Inception score, precision and recall against closed forms; features from cache and processes; springwell fid."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -31,7 +32,7 @@ from tests.data.published import photographs, write_folder
 from tests.images import small_model
 from tests.listener import Listener
 
-DATA = Path("~/data").expanduser()
+DATA = Path(os.environ.get("SPRINGWELL_DATA") or "~/data").expanduser()
 
 
 class Tiny(nn.Module):
@@ -361,6 +362,8 @@ def test_few_unreadable_images_are_left_out(run, tmp_path):
     assert "a: 1 of 120 images cannot be read (first: 0007.png: not an image); left out" in said.err
     result = last_json(said)
     assert (result["num_samples"], result["unreadable_a"], result["unreadable_b"]) == (119, 1, 1)
+    # One of 120 is less than 1 %, however few are asked for.
+    assert last_json(run("a", "a", "--num", 20, "--json"))["unreadable_a"] == 1
     (tmp_path / "a" / "0008.png").write_bytes(b"")
     said = run("a", "a", code=2)
     assert said.err.splitlines()[-1] == (
@@ -368,11 +371,25 @@ def test_few_unreadable_images_are_left_out(run, tmp_path):
     )
 
 
+def test_unreadable_images_of_a_decoded_set_count_every_time(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPRINGWELL_DATA", str(tmp_path))
+    for name, num in (("good", 240), ("bad", 60)):
+        write_folder(tmp_path / name, photographs(num, 8, 8))
+        (tmp_path / name / "0007.png").write_bytes(b"no image")
+    for _ in range(2):
+        said = run("good@train", "good@test", "--json")
+        assert "good@train: 1 of 240 images could not be decoded; left out" in said.err
+        assert last_json(said)["unreadable_a"] == 1
+        assert "bad@train: 1 of 60 images could not be decoded, more than 1%" in run("bad@train", "good", code=2).err
+
+
 def test_grey_and_coloured_images_may_be_mixed(tmp_path):
     write_folder(tmp_path / "a", photographs(20, 8, 8, channels=1))
     assert folder_images("a", tmp_path / "a").shape == (1, 8, 8)
     write_folder(tmp_path / "a", photographs(20, 8, 8), start=20)
-    images = folder_images("a", tmp_path / "a")
+    listener = Listener()
+    images = folder_images("a", tmp_path / "a", reporter=listener)
+    assert listener.said == ["a: 20 of 40 images are grey; their channel is repeated three times"]
     assert images.shape == (3, 8, 8)
     first = images.rows(0, 1)[0]
     assert torch.equal(first[0], first[1])
@@ -431,7 +448,7 @@ def test_missing_and_wrong_weights_are_one_line(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(("how", "expected"), [("tf1", 24.94), ("pytorch", 24.84)])
 def test_cifar10_is_known(how, expected, tmp_path, monkeypatch):
     """First 2,000 training images against first 2,000 test images; the figures were computed independently."""
-    monkeypatch.delenv("SPRINGWELL_DATA", raising=False)
+    monkeypatch.setenv("SPRINGWELL_DATA", str(DATA))
     if weights.find_weights() is None or not list(DATA.glob("cifar-10-*")):
         pytest.skip("needs CIFAR-10 and the weights of Inception")
     network = weights.load_inception(None, how)

@@ -12,6 +12,7 @@ from springwell.evaluation import quality as module
 from springwell.evaluation.metrics import fid, kid
 from springwell.evaluation.quality import quality
 from springwell.evaluation.sources import Images
+from springwell.evaluation.weights import DIGEST
 from springwell.experiments import ablation, tables
 from springwell.experiments.common import coarse_ladder
 from springwell.pictures import to_bytes
@@ -172,7 +173,18 @@ def test_tables_show_only_what_was_measured(tmp_path, capsys):
     save_folder(model, run)
     last = model.config.training.iterations
     found = {"fid": 12.5, "num_samples": 1000, "num_reference": 5000, "reference": "cifar10@test", "inception_score": None}
+    found["inception_sha256"] = DIGEST
     (run / "evaluation.json").write_text(json.dumps({"iteration": last, "quality": found}))
+    # Of several runs of a preset the one with the most samples counts; other weights and what is no number count for nothing.
+    for name, measured in (
+        ("fewer", {**found, "num_samples": 999}),
+        ("none", None),
+        ("other-weights", {**found, "num_samples": 5000, "inception_sha256": "0"}),
+        ("nan", {**found, "num_samples": 5000, "fid": float("nan")}),
+    ):
+        save_folder(model, tmp_path / "runs" / name)
+        values = {"iteration": last} if measured is None else {"iteration": last, "quality": measured}
+        (tmp_path / "runs" / name / "evaluation.json").write_text(json.dumps(values))
     # Runs of another recipe, runs that are sampled otherwise, and measurements on the way, are not the preset's.
     for name, config, iteration in (
         ("recipe", replace(model.config, training=replace(model.config.training, lr=1.0)), last),
@@ -187,6 +199,7 @@ def test_tables_show_only_what_was_measured(tmp_path, capsys):
     assert cells.pop("cifar10-t6") == ["12.50 (1,000 samples, 5,000 of cifar10@test)", "not run"]
     assert all(row == ["not run", "not run"] for row in cells.values())
     assert "12.50" in (tmp_path / "out" / "table1.md").read_text()
+    assert next(row["runs"] for row in result["rows"] if row["preset"] == "cifar10-t6") == [str(run), None]
     assert ours_of("table3", tmp_path) == {"celeba-t6": ["not run"], "celeba-ladder": ["not run"]}
     assert ours_of("table-bpd", tmp_path) == {"cifar10-t1k": ["not run"], "cifar10-ladder": ["not run"]}
 
@@ -261,7 +274,7 @@ def test_the_ablation_writes_its_table(tmp_path, monkeypatch, capsys):
             assert f"{row['fid']:.1f} +- {row['fid_std']:.1f}" in text
         assert (len(fids) < 2) == (name == "T = 6, K = 30")
     assert "diverged (1 of 2 seeds)" in text
-    assert "40 samples of each against the training images" in text
+    assert "40 samples of each against 1,498 training images" in text
     assert (tmp_path / "figures" / "ablation-digits.png").read_bytes().startswith(b"\x89PNG")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("quality.json")}
     assert before
@@ -281,8 +294,13 @@ def test_ordering_says_what_holds():
         "T = 1000, K = 0": row(17, 2.0),
         "T = 1, K = 180": {"fid": None, "fid_std": None, "runs": [{"diverged": "x"}]},
     }
-    first, second, third, fourth = ablation.ordering(rows)
+    first, second, third, fourth, whole = ablation.ordering(rows)
     assert "K = 50 better than T = 6, K = 30; here that holds by 2.0 +- 0.1" in first
     assert "is reversed by 1.0" in second
     assert third.endswith("holds by 6.0 +- 1.4, which decides nothing")
     assert fourth.endswith("here not decided: one of them diverged")
+    assert whole == "the paper's order as a whole does not hold here"
+    rows |= {"T = 6, K = 30": row(10.5), "T = 1, K = 180": row(30)}
+    assert ablation.ordering(rows)[-1].endswith("is not decided here")
+    rows["T = 1000, K = 0"] = row(17)
+    assert ablation.ordering(rows)[-1].endswith("as a whole holds here")

@@ -192,7 +192,8 @@ def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]
     if command.fid:
         from springwell.evaluation.weights import load_inception
 
-        network = load_inception(command.inception, device=str(model.device), reporter=context.reporter)
+        root = model.config.images.data_root
+        network = load_inception(command.inception, device=str(model.device), reporter=context.reporter, data_root=root)
     out = _place(command, f"longrun-{command.chain.kernel}")
     judge = Judge(model, command.seed, context.reporter, network)
     steps = _steps(command, command.marginal_steps > 0, model, out, context)
@@ -227,9 +228,15 @@ def print_longrun(result: dict[str, Any]) -> None:
 
 
 def _measures(name: str, accepted: str, row: dict[str, Any]) -> str:
+    from springwell.evaluation.metrics import ENOUGH
+
     error = row.get("f_gap_standard_error")
     gap = f"{row['f_gap']:+.2f}" + ("" if error is None else f" +- {error:.2f}")
     mmd = f"{row['mmd2']:+.1e} ({row['mmd2_null_95']:.1e})" if "mmd2" in row else ""
     near = f"{row['nearest']:.3f} +- {row['nearest_standard_error']:.3f}" if "nearest" in row else ""
-    fid = f"   FID {row['quality']['fid']:.2f}" if "quality" in row else ""
+    fid = ""
+    if "quality" in row:
+        q = row["quality"]
+        few = ", biased upward" if q["num_samples"] < ENOUGH else ""
+        fid = f"   FID {q['fid']:.2f} ({q['num_samples']:,} samples, {q['num_reference']:,} reference images{few})"
     return f"{name:<22}{accepted:>13}{gap:>22}{mmd:>24}{near:>18}{fid}"

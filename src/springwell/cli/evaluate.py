@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,8 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
     """Measures a model, writes evaluation.json and the pictures; of many processes, the first one does."""
     from springwell import plots
     from springwell.evaluation.images import evaluate_images
+    from springwell.evaluation.quality import quality
+    from springwell.evaluation.sources import MOST
     from springwell.evaluation.toy import evaluate
     from springwell.training.checkpoint import write_atomically
     from springwell.training.run import Run, find, load_folder, read_lines
@@ -92,13 +95,17 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
         why = "" if images else " (the MMD compares all pairs)"
         raise UserError(f"--num {num}: out of range; use 100 ... {limit}{why}")
     writable(out)
+    network = _inception(command, model, context, processes) if images and command.fid else None
     result: dict[str, Any] = {}
     if processes.main and images:
         measured = evaluate_images(model, min(num or QUICK, QUICK), seed, context.reporter)
         result = measured.result
     elif processes.main:
         result = evaluate(model, num or 2000, seed, context.reporter)
-    found = _quality(command, model, out, context, processes) if images and command.fid else None
+    found = None
+    if network is not None:
+        split, count = command.reference, num or MOST
+        found = quality(model, network, count, seed, split, context.reporter, out / PARTS)
     if not processes.main:
         return {}
     path = out / "evaluation.json"
@@ -127,26 +134,25 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
     return result
 
 
-def _quality(command: EvaluateCommand, model: Any, out: Path, context: Context, processes: Processes) -> dict[str, Any] | None:
-    """FID and its kin; None, with a word about it, where the weights of Inception or torchmetrics are missing."""
+def _inception(command: EvaluateCommand, model: Any, context: Context, processes: Processes) -> Any:
+    """What measures images; None, with a word about it, where its weights or torchmetrics are missing and none were named."""
     from springwell.evaluation.metrics import torchmetrics
-    from springwell.evaluation.quality import quality
-    from springwell.evaluation.sources import GREY, MOST
+    from springwell.evaluation.sources import GREY
     from springwell.evaluation.weights import load_inception
 
+    root = model.config.images.data_root
     try:
         torchmetrics()
         with processes.first():
-            network = load_inception(command.inception, device=processes.device, reporter=context.reporter)
+            network = load_inception(command.inception, device=processes.device, reporter=context.reporter, data_root=root)
     except UserError as error:
-        if command.inception is not None:
+        if command.inception is not None or os.environ.get("SPRINGWELL_INCEPTION"):
             raise
         context.reporter.warn(f"no FID: {error}")
         return None
     if model.event_shape[0] == 1:
         context.reporter.say(GREY.format(model.config.data))
-    num = command.num or MOST
-    return quality(model, network, num, command.seed, command.reference, context.reporter, out / PARTS)
+    return network
 
 
 def evaluation_lines(result: dict[str, Any]) -> list[str]:
@@ -228,7 +234,7 @@ def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
         reporter = context.reporter
         # The first process may have to download weights or to decode images that the others then find.
         with processes.first():
-            network = load_inception(command.inception, command.preprocessing, processes.device, reporter)
+            network = load_inception(command.inception, command.preprocessing, processes.device, reporter, command.data_root)
             a, b = (open_source(source, command.num, images, reporter) for source in (command.a, command.b))
         for source in (a, b):
             if source.shape[0] == 1:

@@ -104,7 +104,7 @@ def _measure(config: Config, context: Context) -> Callable[[Any], dict[str, Any]
 
     try:
         torchmetrics()
-        network = load_inception(reporter=context.reporter)
+        network = load_inception(reporter=context.reporter, data_root=config.images.data_root)
         open_source(f"{config.data}@train", None, config.images)
     except UserError as error:
         if is_main_process():

@@ -53,11 +53,13 @@ class Arrays:
         train: uint8 ``[N, C, H, W]``.
         test: uint8 ``[M, C, H, W]``.
         num_values: How many grey values there are, evenly spaced over 0 ... 255 (and rounded).
+        num_unreadable: Images that were left out because they could not be decoded.
     """
 
     train: np.ndarray
     test: np.ndarray
     num_values: int = 256
+    num_unreadable: int = 0
 
 
 def every(rows: np.ndarray, period: int) -> Arrays:

@@ -96,7 +96,8 @@ def open_prepared(path: Path) -> tuple[Arrays, dict[str, Any]]:
                 f"{file} is {array.dtype} {list(array.shape)}, not what prepared.json says; prepare it again"
             )
         arrays.append(array)
-    return Arrays(arrays[0], arrays[1]), record
+    num_unreadable = record.get("num_unreadable")
+    return Arrays(arrays[0], arrays[1], num_unreadable=num_unreadable if isinstance(num_unreadable, int) else 0), record
 
 
 def _read_json(path: Path) -> Any:

@@ -211,13 +211,12 @@ def image_metrics(
         Names and values with their counts; ``inception_score`` is None without ``fc``.
     """
     reporter = reporter or Silent()
-    if (fewest := min(len(samples), len(reference))) < ENOUGH:
-        reporter.warn(f"FID of {fewest:,} images is biased upward; compare it with FIDs of as many, and use {ENOUGH:,} or more")
+    warn_if_few(samples, reference, reporter)
     result: dict[str, Any] = {"num_samples": len(samples), "num_reference": len(reference)}
     with reporter.bar("metrics", 4) as bar:
         result["fid"] = fid(samples, reference)
         bar.advance()
-        size = min(SUBSET_SIZE, fewest // 2)
+        size = min(SUBSET_SIZE, min(len(samples), len(reference)) // 2)
         mean, spread = kid(samples, reference, size, SUBSETS, seed)
         result |= {"kid": mean, "kid_std": spread, "kid_subsets": SUBSETS, "kid_subset_size": size}
         bar.advance()
@@ -229,6 +228,11 @@ def image_metrics(
         result["inception_score_splits"] = SPLITS
         bar.advance()
     return result
+
+
+def warn_if_few(samples: Tensor, reference: Tensor, reporter: Reporter) -> None:
+    if (fewest := min(len(samples), len(reference))) < ENOUGH:
+        reporter.warn(f"FID of {fewest:,} images is biased upward; compare it with FIDs of as many, and use {ENOUGH:,} or more")
 
 
 def metric_lines(result: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from springwell.evaluation.inception import Inception
-from springwell.evaluation.metrics import features, fid, image_metrics, reference_features
+from springwell.evaluation.metrics import features, fid, image_metrics, reference_features, warn_if_few
 from springwell.evaluation.sources import MOST, model_images, open_source
 from springwell.model import Model
 from springwell.progress import Reporter, Silent
@@ -45,6 +45,7 @@ def quality(
     samples = features(model_images(name, model, num, seed), network, reporter, parts=parts)
     known = reference_features(reference, network, reporter)
     if only_fid:
+        warn_if_few(samples, known, reporter)
         result: dict[str, Any] = {"num_samples": len(samples), "num_reference": len(known), "fid": fid(samples, known)}
     else:
         result = image_metrics(samples, known, network.fc, reporter)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +105,18 @@ def _open(text: str, num: int, images: ImageConfig, reporter: Reporter) -> Image
     arrays = open_arrays(f"folder:{path}" if is_folder else spec, images, reporter)
     if arrays is None:
         raise UnusableDataError(f"unknown; choose {IMAGE_CHOICES}, a folder, .npz or .npy, with @train or @test if need be")
-    return array_images(f"{text}@train" if not split else text, arrays.test if split == "test" else arrays.train, num)
+    if bad := arrays.num_unreadable:
+        total = len(arrays.train) + len(arrays.test) + bad
+        _check_readable(text, bad, total, f"{bad:,} of {total:,} images could not be decoded", reporter)
+    found = array_images(f"{text}@train" if not split else text, arrays.test if split == "test" else arrays.train, num)
+    return replace(found, num_unreadable=bad)
+
+
+def _check_readable(name: str, bad: int, total: int, what: str, reporter: Reporter) -> None:
+    """Warns of images that are left out; UnusableDataError if they are too many."""
+    if bad > UNREADABLE * total:
+        raise UnusableDataError(f"{what}, more than {UNREADABLE:.0%}; mend or remove them")
+    reporter.warn(f"{name}: {what}; left out")
 
 
 def array_images(name: str, rows: np.ndarray, num: int | None = None) -> Images:
@@ -153,8 +164,8 @@ def folder_images(
 ) -> Images:
     """All images of a folder, in three channels if any is in colour.
 
-    Every image is decoded once to see which are readable, and a second time when its turn comes; none is kept. Up to 1 % may be
-    unreadable.
+    Every image is decoded once to see which are readable, and a second time when its turn comes; none is kept. Up to 1 % of the
+    folder may be unreadable.
 
     Args:
         name: What to call them.
@@ -170,6 +181,7 @@ def folder_images(
     good: list[str] = []
     bad: list[tuple[str, str]] = []
     shape: tuple[int, ...] = ()
+    num_grey = 0
     with (reporter if len(files) >= _MANY else Silent()).bar(f"reading {name}", len(files)) as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for file, _ in files:
@@ -183,15 +195,16 @@ def folder_images(
                 sizes = f"{file} is {found[2]} x {found[1]} pixels, {good[0]} is {shape[2]} x {shape[1]}"
                 raise UnusableDataError(f"{sizes}; give --image-size to crop and resize all")
             good.append(file)
+            num_grey += found[0] == 1
             shape = (max(found[0], shape[0] if shape else 0), *found[1:])
             if len(good) == num:
                 break
     seen = len(good) + len(bad)
     if bad:
-        count = f"{len(bad)} of {seen} images cannot be read (first: {bad[0][0]}: {bad[0][1]})"
-        if len(bad) > UNREADABLE * seen:
-            raise UnusableDataError(f"{count}, more than {UNREADABLE:.0%}; mend or remove them")
-        reporter.warn(f"{name}: {count}; left out")
+        what = f"{len(bad)} of {len(files)} images cannot be read (first: {bad[0][0]}: {bad[0][1]})"
+        _check_readable(name, len(bad), len(files), what, reporter)
+    if 0 < num_grey < len(good) and shape[0] > 1:
+        reporter.say(f"{name}: {num_grey} of {len(good)} images are grey; their channel is repeated three times")
     rule = Rule(size, shape=(shape[0], shape[1], shape[2]))
 
     def rows(start: int, stop: int) -> Tensor:

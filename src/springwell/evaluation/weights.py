@@ -66,6 +66,7 @@ def load_inception(
     preprocessing: Preprocessing = "tf1",
     device: str | torch.device = "cpu",
     reporter: Reporter | None = None,
+    data_root: str | None = None,
 ) -> Inception:
     """The network with its weights.
 
@@ -74,23 +75,24 @@ def load_inception(
         preprocessing: How bytes become its input.
         device: Where to compute.
         reporter: Is told of a download, and of parameters that are not the known ones.
+        data_root: Below which to look, if not $SPRINGWELL_DATA.
     """
-    reporter = reporter or Silent()
-    path = find_weights(path) or download(reporter)
+    reporter, option = reporter or Silent(), "--inception " if path is not None else ""
+    path = find_weights(path, data_root) or download(reporter)
     try:
         network = Inception(preprocessing).load(*read_weights(path))
     except UserError as error:
-        _check_name(path)
-        raise UserError(f"--inception {path}: {error}; it is not the Inception of the FID. {_how()}") from None
+        _check_name(path, option)
+        raise UserError(f"{option}{path}: {error}; it is not the Inception of the FID. {_how()}") from None
     if network.digest != DIGEST:
-        _check_name(path)
+        _check_name(path, option)
         reporter.warn(f"{path}: not the parameters of the FID's Inception (SHA-256 {network.digest[:8]}, not {DIGEST[:8]})")
     if network.fc is not None:
         network.fc = network.fc.to(device)
     return network.eval().to(device)
 
 
-def find_weights(path: Path | None = None) -> Path | None:
+def find_weights(path: Path | None = None, data_root: str | None = None) -> Path | None:
     """The file to use; None if there is none."""
     for given, what in ((path, "--inception"), (os.environ.get("SPRINGWELL_INCEPTION"), "SPRINGWELL_INCEPTION")):
         if given:
@@ -98,20 +100,20 @@ def find_weights(path: Path | None = None) -> Path | None:
             if not file.is_file():
                 raise UserError(f"{what} {given}: {'is a folder' if file.is_dir() else 'no such file'}. {_how()}")
             return file
-    root = Path(os.environ.get("SPRINGWELL_DATA") or "~/data").expanduser()
+    root = Path(data_root or os.environ.get("SPRINGWELL_DATA") or "~/data").expanduser()
     candidates = [folder / name for folder in (cache_folder(), root / "inception") for name in _NAMES]
     return next((file for file in candidates if file.is_file()), None)
 
 
 def _how() -> str:
-    return f"Get {URL} and give it by --inception PATH or in {cache_folder()}"
+    return f"Get {URL} and give it by --inception PATH, by $SPRINGWELL_INCEPTION or in {cache_folder()}"
 
 
-def _check_name(path: Path) -> None:
+def _check_name(path: Path, option: str) -> None:
     """Raises UserError for a file whose name promises another SHA-256 than it has, and which is not good all the same."""
     promised = re.search(r"-([0-9a-f]{8})\.\w+$", path.name)
     if promised and not (found := file_sha256(path)).startswith(promised[1]):
-        raise UserError(f"--inception {path}: damaged; its SHA-256 begins with {found[:8]}, not {promised[1]}. {_how()}")
+        raise UserError(f"{option}{path}: damaged; its SHA-256 begins with {found[:8]}, not {promised[1]}. {_how()}")
 
 
 def download(reporter: Reporter, url: str = "", sha256: str = "", timeout: float = 30) -> Path:
@@ -254,7 +256,10 @@ def _read_archive(file: IO[bytes]) -> Any:
         if sum(info.file_size for info in archive.infolist()) > _MAX_BYTES:
             raise UserError(f"holds more than {_MAX_BYTES >> 20} MiB")
         names = archive.namelist()
-        folder = next(name for name in names if re.fullmatch("[^/]+/data.pkl", name)).removesuffix("data.pkl")
+        pickled = next((name for name in names if re.fullmatch("[^/]+/data.pkl", name)), None)
+        if pickled is None:
+            raise UserError("is not a file of PyTorch")
+        folder = pickled.removesuffix("data.pkl")
         if f"{folder}byteorder" in names and archive.read(f"{folder}byteorder") != b"little":
             raise UserError("has another byte order")
 

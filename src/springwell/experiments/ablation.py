@@ -94,7 +94,9 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
         ["", "iterations x batch", "FID", "KID x 1000", "the paper's FID on CIFAR-10"],
         [[name, row["training"], _cell(row, "fid"), _cell(row, "kid", 1000), _paper(name)] for name, row in rows.items()],
     )
-    caption = f"{num:,} samples of each against the training images; mean and standard deviation of {SEEDS} seeds"
+    known = {run["num_reference"] for row in rows.values() for run in row["runs"] if "num_reference" in run}
+    against = " or ".join(f"{count:,}" for count in sorted(known)) or "no"
+    caption = f"{num:,} samples of each against {against} training images; mean and standard deviation of {SEEDS} seeds"
     verdicts = ordering(rows)
     numbers = {"data": data, "seed": seed, "num_seeds": SEEDS, "scale": scale, "num_samples": num, "rows": rows}
     return write(
@@ -157,16 +159,19 @@ def _paper(name: str) -> str:
 def ordering(rows: dict[str, Any]) -> list[str]:
     """Whether neighbours in the paper's order of FIDs are in that order here; what two seeds do not show decides nothing."""
     known = sorted((value, name) for name, value in PAPER.items() if value is not None)
-    lines = []
+    lines, found = [], set()
     for (_, better), (_, worse) in itertools.pairwise(known):
         first, second = rows[better], rows[worse]
         if first["fid"] is None or second["fid"] is None:
             verdict = "not decided: one of them diverged"
+            found.add("undecided")
         else:
             difference = second["fid"] - first["fid"]
             error = (((first["fid_std"] or 0) ** 2 + (second["fid_std"] or 0) ** 2) / max(1, len(first["runs"]))) ** 0.5
             sign = "holds" if difference > 0 else "is reversed"
             within = abs(difference) <= STUDENT * error
             verdict = f"{sign} by {abs(difference):.1f} +- {error:.1f}" + (", which decides nothing" if within else "")
+            found.add("undecided" if within else sign)
         lines.append(f"paper: {better} better than {worse}; here that {verdict}".replace("that not", "not"))
-    return lines
+    whole = "does not hold" if "is reversed" in found else "is not decided" if "undecided" in found else "holds"
+    return [*lines, f"the paper's order as a whole {whole} here"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from springwell.config import Config, difference
 from springwell.errors import UserError
+from springwell.evaluation.weights import DIGEST
 from springwell.experiments.common import markdown
 from springwell.model import LIKELIHOOD
 from springwell.presets import preset
@@ -19,6 +21,9 @@ from springwell.training.run import FREE_FIELDS, Run, read_json
 # They change neither the objective, nor how long it is trained, nor how it is sampled: with others it is a run of the preset.
 _SAMPLING = {"sample_steps", "sample_jump_proposals", "noise_scale", "denoise"}
 _HOW = (FREE_FIELDS - _SAMPLING) | {"seed", "accumulate", "precision", "compile"}
+
+
+Say = Callable[[dict[str, Any]], tuple[int, str]]
 
 
 @dataclass(frozen=True)
@@ -36,30 +41,48 @@ class Table:
 
     Attributes:
         title: What it shows.
-        columns: What is measured: a heading, and what a run's measurements say of it; KeyError if they say nothing.
+        columns: What is measured: a heading, and what a run's measurements say of it, with the number of samples or images
+            behind it; KeyError if they say nothing.
         rows: The rows.
     """
 
     title: str
-    columns: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...]
+    columns: tuple[tuple[str, Say], ...]
     rows: tuple[Row, ...]
 
 
-def _fid(values: dict[str, Any]) -> str:
-    q = values["quality"]
-    return f"{q['fid']:.2f} ({q['num_samples']:,} samples, {q['num_reference']:,} of {q['reference']})"
+def _fid(values: dict[str, Any]) -> tuple[int, str]:
+    q = _published_inception(values)
+    return q[
+        "num_samples"
+    ], f"{_finite(q['fid']):.2f} ({q['num_samples']:,} samples, {q['num_reference']:,} of {q['reference']})"
 
 
-def _score(values: dict[str, Any]) -> str:
-    q = values["quality"]
-    return f"{q['inception_score']:.2f} +- {q['inception_score_std']:.2f} ({q['num_samples']:,} samples)"
+def _score(values: dict[str, Any]) -> tuple[int, str]:
+    q = _published_inception(values)
+    value = f"{_finite(q['inception_score']):.2f} +- {_finite(q['inception_score_std']):.2f}"
+    return q["num_samples"], f"{value} ({q['num_samples']:,} samples)"
 
 
-def _bits(values: dict[str, Any]) -> str:
+def _bits(values: dict[str, Any]) -> tuple[int, str]:
     r = values[LIKELIHOOD]
-    low, high = r["bits_per_dim_optimistic"], r["bits_per_dim_conservative"]
+    low, high = (_finite(r[f"bits_per_dim_{side}"]) for side in ("optimistic", "conservative"))
     what = f"log Z from below and above: {r['verdict']}; {r['num_images']:,} {r['split']} images"
-    return f"{low:.2f} ... {high:.2f} +- {r['bits_per_dim_standard_error_data']:.2f} ({what})"
+    return r["num_images"], f"{low:.2f} ... {high:.2f} +- {_finite(r['bits_per_dim_standard_error_data']):.2f} ({what})"
+
+
+def _published_inception(values: dict[str, Any]) -> dict[str, Any]:
+    """The measures by Inception; KeyError if it had other weights than those that published values are measured with."""
+    found: dict[str, Any] = values["quality"]
+    if found["inception_sha256"] != DIGEST:
+        raise KeyError("inception_sha256")
+    return found
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError(value)
+    return value
 
 
 TABLES = {
@@ -119,14 +142,20 @@ def reproduce(name: str, out: Path, runs: Path) -> dict[str, Any]:
     found = list(_evaluated(runs))
     lines, numbers = [], []
     for row in table.rows:
-        ours = [(folder, values) for preset_name, folder, values in found if preset_name == row.preset] if row.preset else []
-        folder, values = ours[-1] if ours else (None, {})
-        cells = [_cell(values, say) if row.preset else "" for _, say in table.columns]
+        ours = [(folder, values) for name, folder, values in found if name == row.preset]
+        chosen = [_best(ours, say) if row.preset else (None, "") for _, say in table.columns]
+        cells = [cell for _, cell in chosen]
         command = f"`springwell train {row.preset}`" if row.preset else ""
         pairs = [cell for pair in zip(row.values, cells, strict=True) for cell in pair]
         lines.append([row.name, *pairs, command])
         numbers.append(
-            {"row": row.name, "paper": row.values, "ours": cells, "preset": row.preset, "run": folder and str(folder)}
+            {
+                "row": row.name,
+                "paper": row.values,
+                "ours": cells,
+                "preset": row.preset,
+                "runs": [folder for folder, _ in chosen],
+            }
         )
     headings = [heading for title, _ in table.columns for heading in (f"{title}, published", f"{title}, ours")]
     text = f"{table.title}\n\n{markdown(['', *headings, 'preset'], lines)}"
@@ -161,8 +190,15 @@ def _final(path: Path, config: Config) -> dict[str, Any]:
     return found if isinstance(found, dict) and found.get("iteration") == config.training.iterations else {}
 
 
-def _cell(values: dict[str, Any], say: Callable[[dict[str, Any]], str]) -> str:
-    try:
-        return say(values)
-    except (KeyError, TypeError, ValueError):
-        return "not run"
+def _best(ours: list[tuple[Path, dict[str, Any]]], say: Say) -> tuple[str | None, str]:
+    """The run that was measured with the most samples or images, the last of equals, and what it says."""
+    most = 0
+    best: tuple[str | None, str] = (None, "not run")
+    for folder, values in ours:
+        try:
+            count, cell = say(values)
+        except (KeyError, TypeError, ValueError):
+            continue
+        if count >= most:
+            most, best = count, (str(folder), cell)
+    return best
