@@ -47,6 +47,8 @@ def card(model: Model, name: str | None = None, evaluation: dict[str, Any] | Non
     """
     config = model.config
     parameters = sum(p.numel() for p in model.energy.parameters())
+    sampler = config.sampler
+    chains = f"K = {sampler.num_steps} steps of {sampler.kernel}" if sampler.num_steps else "no chains (K = 0)"
     lines = [
         "---",
         "library_name: springwell",
@@ -60,7 +62,7 @@ def card(model: Model, name: str | None = None, evaluation: dict[str, Any] | Non
         "",
         f"An energy-based model of `{config.data}` (shape {list(model.event_shape)}) by diffusion recovery likelihood: "
         f"T = {model.schedule.num_levels} levels, {parameters:,} parameters, {model.iteration:,} iterations of batch "
-        f"{config.training.batch}, objective {config.objective}, chains {config.sampler.kernel}.",
+        f"{config.training.batch}, objective {config.objective}, {chains}.",
         "",
         "```python",
         "import springwell as sw",

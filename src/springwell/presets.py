@@ -2,7 +2,7 @@
 
 ``-t6`` and ``-t1k`` are the paper's two settings (Sec. 4 and App. B, with its N, beta_1, batch and iterations), ``-ladder`` is
 the adapted one: equal steps in log-SNR and Metropolis-tested chains whose steps follow their acceptance and that start at a
-denoised guess.
+denoised guess; of MNIST and Fashion-MNIST, where FID chose it, six times as many levels, the guess alone and a U-Net.
 """
 
 from __future__ import annotations
@@ -99,11 +99,19 @@ _LADDER = _with(
 )
 
 
+_FINE = _with(
+    _LADDER,
+    schedule={"num_levels": 72},
+    network={"network": "unet", "dense_units": 256, "output_scale": "variance"},
+    sampler={"num_steps": 0, "sample_steps": 0},
+)
+
+
 def _small(base: Config, data: str, **training: Any) -> Config:
     """``base`` at a size that a CPU trains."""
     network = {"width": 32, "multipliers": (1, 2), "num_blocks": 1}
     if data != "digits":
-        network |= {"num_blocks": 2, "unshuffle": 2}
+        network |= {"num_blocks": 1 if base.network.network == "unet" else 2, "unshuffle": 2}
     often = {"lr": 3e-3, "warmup": 100, "log_every": 50, "checkpoint_every": 500, "preview_every": 500, "fid_every": 0}
     return _with(base, data, network=network, training={**often, **training}, images={"flip": False})
 
@@ -134,8 +142,8 @@ PRESETS: dict[str, Config] = {
     ),
     "digits-ladder": _with(_small(_LADDER, "digits", batch=32, iterations=4000, ema=0.995), images={"dequantise": True}),
     "mnist-t6": _small(_PAPER, "mnist", batch=64, iterations=6000, lr=1e-3, lr_decay="cosine"),
-    "mnist-ladder": _small(_LADDER, "mnist", batch=24, iterations=25_000),
-    "fashion-mnist-ladder": _small(_LADDER, "fashion-mnist", batch=24, iterations=25_000),
+    "mnist-ladder": _small(_FINE, "mnist", batch=16, iterations=25_000, lr=4e-3, preview_every=2000),
+    "fashion-mnist-ladder": _small(_FINE, "fashion-mnist", batch=16, iterations=25_000, lr=4e-3, preview_every=2000),
     "fashion-mnist-t1k": _small(_T1K, "fashion-mnist", batch=128, iterations=20_000, lr=2e-3, lr_decay="cosine"),
 }
 

@@ -1,7 +1,9 @@
 """The paper's long-run chains (Sec. 4.3, its figures of steps, acceptance and quality) with the models that ship.
 
 digits-t1k        T = 1000: 1, 10 and 100 steps per level are 1,000, 10,000 and 100,000 in all
-the ladders       T = 12: the same for wide hops
+digits-ladder     T = 12: the same for wide hops
+mnist-ladder, fashion-mnist-ladder
+                  T = 72, trained without chains
 cifar10-t1k       the paper's own, where a finished run of it and an accelerator are at hand
 """
 
