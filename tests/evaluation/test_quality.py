@@ -129,6 +129,28 @@ def test_training_from_the_command_line_measures_and_draws(tmp_path, monkeypatch
     assert "quality" not in json.loads(path.read_text())
 
 
+def test_weights_are_looked_for_before_anything_is_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("SPRINGWELL_DATA", str(tmp_path / "data"))
+    monkeypatch.delenv("SPRINGWELL_INCEPTION", raising=False)
+    monkeypatch.setattr("springwell.evaluation.weights.URL", "http://127.0.0.1:1/inception.pth")
+    save_folder(small_model(), tmp_path / "run")
+    arguments = ["evaluate", str(tmp_path / "run"), "--num", "100", "--device", "cpu"]
+
+    def call(*more, code):
+        with pytest.raises(SystemExit) as stopped:
+            main([*arguments, *more])
+        assert stopped.value.code == code
+        return capsys.readouterr().err
+
+    assert "no FID: no weights of Inception here" in call(code=0)
+    assert "quality" not in json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    monkeypatch.setattr("springwell.evaluation.images.evaluate_images", lambda *_: pytest.fail("measured first"))
+    assert "--inception absent.pth: no such file" in call("--inception", "absent.pth", code=2)
+    monkeypatch.setenv("SPRINGWELL_INCEPTION", "absent.pt")
+    assert "SPRINGWELL_INCEPTION absent.pt: no such file" in call(code=2)
+
+
 def test_a_measurement_outlives_a_picture_that_cannot_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("springwell.evaluation.weights.load_inception", lambda *_, **__: Tiny())
     save_folder(small_model(), tmp_path / "run")
