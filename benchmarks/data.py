@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from springwell.config import ImageConfig
+from springwell.app.config import ImageConfig
 from springwell.data import open_data, prepare_images
 from springwell.noise import Noise
 from springwell.progress import Terminal

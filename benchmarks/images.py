@@ -32,14 +32,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from springwell import Noise, preset
+from springwell.app.config import Config
+from springwell.app.cost import estimate
 from springwell.conditional import gradient
-from springwell.config import Config
-from springwell.cost import estimate
 from springwell.energy import at_level
+from springwell.level import Chains, run_conditional
 from springwell.model import Model, build_energy, build_schedule, initial_step_size
 from springwell.progress import Silent
-from springwell.samplers import Chains, langevin, run_conditional
-from springwell.training.trainer import train
+from springwell.samplers import langevin
+from springwell.training.loop import train
 
 SHAPE = (3, 32, 32)
 

@@ -54,12 +54,12 @@ import tyro
 from torch import Tensor, nn
 
 import springwell
+from springwell.app.config import Config, NetworkConfig
 from springwell.conditional import Conditional
-from springwell.config import Config, NetworkConfig
 from springwell.data import toy_data
 from springwell.energy import FourierMLP, ScaledEnergy
-from springwell.evaluation.quadrature import normaliser
 from springwell.evaluation.toy import divergences
+from springwell.likelihood.quadrature import normaliser
 from springwell.model import Model, build_energy, build_schedule, initial_step_size
 from springwell.noise import Noise
 from springwell.progress import Silent

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import springwell as sw
+from springwell.app.plots import draw_density, draw_points, new_figure, panel_grid, save_figure
 from springwell.applications import Product
 from springwell.data.toy import log_density
 from springwell.evaluation.toy import mmd
 from springwell.generate import progressive
-from springwell.plots import draw_density, draw_points, new_figure, panel_grid, save_figure
 
 CENTRE, VARIANCE = (0.7, -0.4), 0.5
 

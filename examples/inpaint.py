@@ -9,8 +9,8 @@ import torch
 
 import springwell as sw
 from springwell.applications import inpaint
+from springwell.data.pictures import grid, save_png, to_bytes
 from springwell.noise import Noise
-from springwell.pictures import grid, save_png, to_bytes
 
 
 def main(out: Path = Path("inpainting"), name: str = "mnist-ladder", num: int = 5, images: int = 6) -> None:

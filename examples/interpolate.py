@@ -9,7 +9,7 @@ import torch
 
 import springwell as sw
 from springwell.applications import interpolate
-from springwell.pictures import grid, save_gif, save_png, to_bytes
+from springwell.data.pictures import grid, save_gif, save_png, to_bytes
 
 
 def main(out: Path = Path("interpolation"), name: str = "fashion-mnist-ladder", num: int = 8) -> None:

@@ -10,8 +10,8 @@ import torch
 import springwell as sw
 from springwell.applications import restore
 from springwell.applications.operators import average_pool, blur, enlarged, gaussian_kernel
+from springwell.data.pictures import grid, save_png, to_bytes
 from springwell.noise import Noise
-from springwell.pictures import grid, save_png, to_bytes
 
 
 def main(out: Path = Path("restoration"), name: str = "mnist-ladder", num: int = 4, images: int = 3, sweeps: int = 3) -> None:

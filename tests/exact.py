@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.config import Config, SamplerConfig, ScheduleConfig
+from springwell.app.config import Config, SamplerConfig, ScheduleConfig
 from springwell.data.toy import ToyData, log_density
 from springwell.energy import ScaledEnergy
 from springwell.model import Model, build_schedule, initial_step_size

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from springwell.config import Config
+from springwell.app.config import Config
+from springwell.app.presets import preset
 from springwell.model import Model, build_energy, build_schedule, initial_step_size
-from springwell.presets import preset
 
 
 def small_config(**sampler) -> Config:

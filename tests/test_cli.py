@@ -38,7 +38,7 @@ def finished(tmp_path_factory):
 
 def test_help_is_quick_and_imports_nothing_heavy(springwell, tmp_path):
     heavy = ("torch", "accelerate", "matplotlib", "numpy")
-    script = f"import sys, springwell, springwell.cli; print([m for m in {heavy} if m in sys.modules])"
+    script = f"import sys, springwell, springwell.app.cli; print([m for m in {heavy} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
     for command in (
@@ -304,7 +304,7 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path):
 
 @pytest.mark.parametrize("content", ["{ not json", '{"iteration": 5, "num_samples": 5, "mmd2": 1}', "[1]", "[" * 100_000])
 def test_a_damaged_evaluation_is_measured_again(tmp_path, content):
-    from springwell.cli.evaluate import known_evaluation
+    from springwell.app.cli.evaluate import known_evaluation
 
     path = tmp_path / "evaluation.json"
     assert known_evaluation(path) == {}

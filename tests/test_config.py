@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from springwell.config import Config, ScheduleConfig, difference, from_dict, to_dict
+from springwell.app.config import Config, ScheduleConfig, difference, from_dict, to_dict
+from springwell.app.presets import PRESETS, preset
 from springwell.errors import UserError
-from springwell.presets import PRESETS, preset
 from tests.training.tiny import changed
 
 
@@ -91,8 +91,9 @@ def test_gradient_evaluations_are_what_an_iteration_does():
     import torch
 
     from springwell import objectives
+    from springwell.level import Chains
     from springwell.noise import Noise
-    from springwell.samplers import Chains, make_kernel
+    from springwell.samplers import make_kernel
     from springwell.schedule import NoiseSchedule
 
     schedule = NoiseSchedule.from_sigmas([0.5, 0.6])

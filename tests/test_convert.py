@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from springwell.convert import convert, official_model, official_names
+from springwell.app.convert import convert, official_model, official_names
 from springwell.energy import EnergyResNet
 from springwell.errors import UserError
-from springwell.training.run import load, save_folder
+from springwell.store.run import load, save_folder
 
 END = "/.ATTRIBUTES/VARIABLE_VALUE"
 WIDTH, MULTIPLIERS, BLOCKS = 8, (1, 2, 2, 2), 2

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from springwell.cli import parse
+from springwell.app.cli import parse
 from springwell.progress import Silent
-from springwell.training.trainer import train
+from springwell.training.loop import train
 from tests.training.tiny import tiny
 
 ROOT = Path(__file__).parent.parent

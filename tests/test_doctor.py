@@ -2,7 +2,7 @@
 
 import json
 
-from springwell import doctor
+from springwell.app import doctor
 
 
 def verdicts(device="cpu", **options):

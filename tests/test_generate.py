@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from springwell.generate import denoise, progressive
+from springwell.level import Chains
 from springwell.noise import Noise
-from springwell.samplers import Chains, mala
+from springwell.samplers import mala
 from springwell.schedule import NoiseSchedule
 from tests.exact import GaussianEnergy, MixtureEnergy, check_moments, within
 

@@ -11,10 +11,10 @@ import torch
 from huggingface_hub import hub_mixin
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
-from springwell.config import to_dict
+from springwell.app.config import to_dict
 from springwell.errors import UserError
 from springwell.model import Model
-from springwell.training.run import load
+from springwell.store.run import load
 from tests.images import small_model
 
 FILES = {"config.json", "model.json", "model.safetensors", "README.md"}

@@ -7,8 +7,8 @@ import torch
 
 from springwell.errors import UserError
 from springwell.progress import Silent
-from springwell.training.run import load
-from springwell.training.trainer import train
+from springwell.store.run import load
+from springwell.training.loop import train
 from tests.training.tiny import changed, tiny
 
 

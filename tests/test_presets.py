@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from springwell.cost import estimate
+from springwell.app.cost import estimate
+from springwell.app.presets import PRESETS, preset
 from springwell.evaluation.toy import evaluate
-from springwell.presets import PRESETS, preset
 from springwell.progress import Silent
-from springwell.training.run import load
-from springwell.training.trainer import train
+from springwell.store.run import load
+from springwell.training.loop import train
 from tests.data.published import cifar_binary, photographs, write_celeba, write_lsun
 from tests.training.tiny import changed
 

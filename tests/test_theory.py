@@ -8,8 +8,9 @@ import torch
 from springwell import objectives
 from springwell.conditional import normal_approximation, value_and_grad
 from springwell.data import log_density, toy_data
+from springwell.level import Chains, run_conditional
 from springwell.noise import Noise
-from springwell.samplers import Chains, langevin, mala, run_conditional
+from springwell.samplers import langevin, mala
 from springwell.schedule import NoiseSchedule
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
-from springwell import writing
+from springwell.app import writing
+from springwell.app.writing import Drawing, write_samples, write_trajectory
+from springwell.data.pictures import grid, to_bytes
 from springwell.errors import InterruptionError, UserError
-from springwell.pictures import grid, to_bytes
 from springwell.progress import Silent
-from springwell.training.run import load, save_folder
-from springwell.writing import Drawing, write_samples, write_trajectory
+from springwell.store.run import load, save_folder
 from tests.images import small_model
 
 
@@ -225,7 +225,7 @@ def test_progress_counts_levels(model, tmp_path):
 
 
 def test_the_command_writes_beside_the_run(model, tmp_path, monkeypatch, capsys):
-    from springwell.cli import main
+    from springwell.app.cli import main
 
     monkeypatch.chdir(tmp_path)
     save_folder(model, tmp_path / "run")

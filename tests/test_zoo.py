@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from springwell import zoo
-from springwell.card import training_command
-from springwell.cli import parse
+from springwell.app.card import training_command
+from springwell.app.cli import parse
+from springwell.app.presets import PRESETS, preset
 from springwell.errors import UserError
-from springwell.presets import PRESETS, preset
 from springwell.progress import Silent
-from springwell.training.run import Run, find, load
-from springwell.training.trainer import train
+from springwell.store import zoo
+from springwell.store.run import Run, find, load
+from springwell.training.loop import train
 from tests.images import small_config
 from tests.training.tiny import tiny
 

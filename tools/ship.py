@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from springwell import zoo
-from springwell.card import card
-from springwell.config import difference
+from springwell.app.card import card
+from springwell.app.config import difference
+from springwell.app.presets import preset
 from springwell.errors import UserError
-from springwell.presets import preset
-from springwell.training.checkpoint import read_checkpoint, write_atomically
-from springwell.training.run import Run, load_folder, read_json
+from springwell.store import zoo
+from springwell.store.checkpoint import read_checkpoint, write_atomically
+from springwell.store.run import Run, load_folder, read_json
 
 MAX_BYTES = 5_000_000
 MAX_LOG_BYTES = 250_000

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from springwell.config import Config as Config
+    from springwell.app.config import Config as Config
+    from springwell.app.presets import PRESETS as PRESETS
+    from springwell.app.presets import preset as preset
     from springwell.data import open_data as open_data
     from springwell.data import toy_data as toy_data
     from springwell.errors import DivergenceError as DivergenceError
@@ -24,26 +26,24 @@ if TYPE_CHECKING:
     from springwell.evaluation.toy import evaluate as evaluate
     from springwell.model import Model as Model
     from springwell.noise import Noise as Noise
-    from springwell.presets import PRESETS as PRESETS
-    from springwell.presets import preset as preset
     from springwell.schedule import NoiseSchedule as NoiseSchedule
-    from springwell.training.run import load as load
-    from springwell.training.trainer import train as train
+    from springwell.store.run import load as load
+    from springwell.training.loop import train as train
 
 _WHERE = {
-    "Config": "config",
+    "Config": "app.config",
     "DivergenceError": "errors",
     "Model": "model",
     "Noise": "noise",
     "NoiseSchedule": "schedule",
-    "PRESETS": "presets",
+    "PRESETS": "app.presets",
     "UserError": "errors",
     "evaluate": "evaluation.toy",
-    "load": "training.run",
+    "load": "store.run",
     "open_data": "data",
-    "preset": "presets",
+    "preset": "app.presets",
     "toy_data": "data",
-    "train": "training.trainer",
+    "train": "training.loop",
 }
 
 __all__ = [*_WHERE, "__version__"]

@@ -1,3 +1,3 @@
-from springwell.cli import main
+from springwell.app.cli import main
 
 main()

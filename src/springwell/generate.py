@@ -24,8 +24,8 @@ from torch import Tensor
 
 from springwell.conditional import gradient, normal_approximation
 from springwell.energy.base import EnergyFunction, at_level
+from springwell.level import Chains, run_conditional
 from springwell.noise import Noise
-from springwell.samplers.chains import Chains, run_conditional
 from springwell.schedule import NoiseSchedule, expand
 
 

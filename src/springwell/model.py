@@ -19,20 +19,21 @@ import torch
 from huggingface_hub import ModelHubMixin
 from torch import Tensor
 
-from springwell.config import STEPS_PER_JUMP, Config, ImageConfig
+from springwell.app.config import STEPS_PER_JUMP, Config, ImageConfig
 from springwell.data.source import DataSource, open_data
 from springwell.devices import free_memory, kept_tensors
 from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ImageEnergy, ScaledEnergy
 from springwell.energy.base import at_level
 from springwell.errors import DivergenceError, UserError
-from springwell.evaluation.quadrature import Normaliser, normaliser
 from springwell.generate import Sample, denoise, progressive
+from springwell.level import Chains
+from springwell.likelihood.quadrature import Normaliser, normaliser
 from springwell.noise import Noise
 from springwell.progress import Reporter
-from springwell.samplers import Chains, make_kernel
+from springwell.samplers import make_kernel
 from springwell.samplers.checks import warn_if_collapsed
 from springwell.schedule import NoiseSchedule
-from springwell.untrusted import read_regular
+from springwell.store.untrusted import read_regular
 
 LIKELIHOOD = "likelihood.json"
 MAX_LIKELIHOOD = 2**26
@@ -403,8 +404,8 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         return self.level_f(u) - log_z.value - self.scale.double().log().sum()
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        from springwell.card import write_card
-        from springwell.training.run import save_folder
+        from springwell.app.card import write_card
+        from springwell.store.run import save_folder
 
         save_folder(self, save_directory)
         write_card(self, save_directory)
@@ -423,8 +424,8 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         **unused: Any,
     ) -> Model:
         """Reads the folder or downloads it; ``unused`` is what the mixin read from config.json by itself."""
-        from springwell.hub import download
-        from springwell.training.run import load_folder
+        from springwell.store.hub import download
+        from springwell.store.run import load_folder
 
         options = {"cache_dir": cache_dir, "force_download": force_download, "local_files_only": local_files_only}
         folder = Path(model_id) if Path(model_id).is_dir() else download(model_id, revision, token=token, **options)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from springwell.conditional import normal_approximation
 from springwell.energy.base import EnergyFunction
+from springwell.level import Chains, run_conditional
 from springwell.noise import Noise
-from springwell.samplers.chains import Chains, run_conditional
 from springwell.schedule import NoiseSchedule, expand
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from springwell.applications import files
-from springwell.applications.files import read_images, read_mask, unique_names
+from springwell.app import files
+from springwell.app.cli import COMMANDS, Context, parse
+from springwell.app.files import read_images, read_mask, unique_names
 from springwell.applications.operators import load_function
-from springwell.cli import COMMANDS, Context, parse
 from springwell.errors import UserError
 from springwell.model import Model
 from tests.images import small_model

@@ -7,8 +7,9 @@ from springwell.applications.compose import Mixture, Product, tempered
 from springwell.data.toy import toy_data
 from springwell.errors import UserError
 from springwell.generate import progressive
+from springwell.level import Chains
 from springwell.noise import Noise
-from springwell.samplers import Chains, mala
+from springwell.samplers import mala
 from springwell.schedule import NoiseSchedule
 from tests.exact import CorrelatedEnergy, GaussianEnergy, MixtureEnergy, ToyEnergy, check_gaussian, within
 

@@ -5,14 +5,15 @@ import math
 import pytest
 import torch
 
-from springwell.applications.conditionals import kolmogorov, pit
 from springwell.applications.inpaint import Hidden, inpaint, inpaint_levels
 from springwell.data.toy import log_density, toy_data
 from springwell.errors import UserError
+from springwell.evaluation.conditionals import kolmogorov, pit
+from springwell.level import Chains
 from springwell.noise import Noise
-from springwell.samplers import Chains, mala
+from springwell.samplers import mala
 from springwell.schedule import NoiseSchedule
-from springwell.training.run import load
+from springwell.store.run import load
 from tests.exact import CorrelatedEnergy, ToyEnergy, check_gaussian
 from tests.images import small_model
 

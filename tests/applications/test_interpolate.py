@@ -7,8 +7,9 @@ from scipy import stats
 from springwell.applications.interpolate import blended, blended_jump, corner_weights, interpolate, spherical
 from springwell.errors import UserError
 from springwell.generate import progressive
+from springwell.level import Chains
 from springwell.noise import MixedNoise, Noise
-from springwell.samplers import Chains, hmc, langevin, mala
+from springwell.samplers import hmc, langevin, mala
 from springwell.schedule import NoiseSchedule
 from tests.exact import MixtureEnergy
 from tests.images import small_model

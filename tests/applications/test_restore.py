@@ -7,8 +7,9 @@ from springwell.applications.operators import average_pool, blur, box_kernel, en
 from springwell.applications.restore import Measurement, Posterior, restore
 from springwell.errors import UserError
 from springwell.generate import progressive
+from springwell.level import Chains
 from springwell.noise import Noise
-from springwell.samplers import Chains, mala
+from springwell.samplers import mala
 from springwell.schedule import NoiseSchedule
 from tests.exact import CorrelatedEnergy, GaussianEnergy, check_gaussian
 from tests.images import small_model

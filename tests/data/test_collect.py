@@ -12,13 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
-from springwell.config import ImageConfig
+from springwell.app.config import ImageConfig
 from springwell.data import collect, decode, open_data, prepare
 from springwell.data.images import prepare_images
 from springwell.data.prepare import open_prepared
 from springwell.errors import InterruptionError, UserError
 from springwell.noise import Noise
-from springwell.training.checkpoint import write_atomically
+from springwell.store.checkpoint import write_atomically
 from tests.data import published
 
 

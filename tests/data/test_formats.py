@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from springwell.config import ImageConfig
+from springwell.app.config import ImageConfig
 from springwell.data import formats, open_data
 from springwell.errors import UserError
 from springwell.evaluation.sources import open_source

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from springwell.config import ImageConfig
+from springwell.app.config import ImageConfig
 from springwell.data import open_data
 from springwell.data.formats import Arrays, digits
 from springwell.data.images import image_source

@@ -13,8 +13,8 @@ import time
 import numpy as np
 import pytest
 
-from springwell.cli import main
-from springwell.config import ImageConfig
+from springwell.app.cli import main
+from springwell.app.config import ImageConfig
 from springwell.data import collect, formats, prepare
 from springwell.data.decode import decode_all
 from springwell.data.images import prepare_images

@@ -11,7 +11,7 @@ from scipy import integrate, stats
 from springwell.data import TOY_DATA, log_density, toy_data
 from springwell.data.toy import Tube
 from springwell.errors import UserError
-from springwell.evaluation.quadrature import plane_grid
+from springwell.likelihood.quadrature import plane_grid
 from springwell.noise import Noise
 
 NAMES = list(TOY_DATA)

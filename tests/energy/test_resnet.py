@@ -11,8 +11,9 @@ import torch
 from springwell import NoiseSchedule, UserError, objectives
 from springwell.conditional import gradient
 from springwell.energy import EnergyResNet, ScaledEnergy, at_level
+from springwell.level import Chains, run_conditional
 from springwell.noise import Noise
-from springwell.samplers import Chains, langevin, run_conditional
+from springwell.samplers import langevin
 from tests.energy.rounding import bfloat16_error
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

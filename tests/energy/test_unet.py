@@ -7,9 +7,9 @@ import torch
 
 import springwell as sw
 from springwell import NoiseSchedule, UserError
+from springwell.app.presets import preset
 from springwell.conditional import gradient
 from springwell.energy import EnergyUNet, ScaledEnergy, at_level
-from springwell.presets import preset
 from tests.energy.rounding import bfloat16_error
 
 

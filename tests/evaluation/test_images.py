@@ -11,7 +11,7 @@ from springwell.evaluation import images
 from springwell.evaluation.images import evaluate_images
 from springwell.evaluation.toy import DATA_STREAM
 from springwell.noise import Noise
-from springwell.training.run import save_folder
+from springwell.store.run import save_folder
 from tests.images import small_model
 
 N = 24
@@ -59,7 +59,7 @@ def test_acceptance_is_that_of_the_chains(measured):
 
 
 def test_the_command_writes_numbers_and_pictures(measured, tmp_path, monkeypatch, capsys):
-    from springwell.cli import main
+    from springwell.app.cli import main
 
     model, *_ = measured
     monkeypatch.chdir(tmp_path)

@@ -11,8 +11,8 @@ import torch
 from springwell.evaluation import longrun
 from springwell.evaluation.chains import FREE, diagnose
 from springwell.evaluation.longrun import Judge, Plan, long_run, marks
+from springwell.evaluation.steps import Method, Steps
 from springwell.progress import Silent
-from springwell.samplers.levels import Method, Steps
 from tests.exact import check_moments, gaussian_model
 
 HMC = Method("hmc", 2)
@@ -160,7 +160,7 @@ def test_longrun_of_vectors_and_diagnose(springwell, tmp_path):
     ],
 )
 def test_bad_values_are_one_line(arguments, words, capsys, tmp_path, monkeypatch):
-    from springwell.cli import main
+    from springwell.app.cli import main
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:

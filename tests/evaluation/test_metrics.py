@@ -13,7 +13,8 @@ import torch
 from scipy.linalg import sqrtm
 from torch import nn
 
-from springwell.cli import main
+from springwell.app.cli import main
+from springwell.data.pictures import to_bytes
 from springwell.errors import UserError
 from springwell.evaluation import metrics, weights
 from springwell.evaluation.metrics import (
@@ -27,7 +28,6 @@ from springwell.evaluation.metrics import (
     torchmetrics,
 )
 from springwell.evaluation.sources import Images, array_images, folder_images, model_images, open_source
-from springwell.pictures import to_bytes
 from tests.data.published import photographs, write_folder
 from tests.images import small_model
 from tests.listener import Listener
@@ -290,7 +290,7 @@ SCRIPT = """
 import os
 from dataclasses import replace
 import torch
-from springwell import cli
+from springwell.app import cli
 from springwell.evaluation import sources, weights
 from tests.evaluation.test_metrics import Tiny
 torch.set_num_threads(1)

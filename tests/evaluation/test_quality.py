@@ -6,20 +6,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from springwell.cli import main
+from springwell.app.cli import main
+from springwell.app.presets import preset
+from springwell.data.pictures import to_bytes
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation import quality as module
 from springwell.evaluation.metrics import fid, kid
 from springwell.evaluation.quality import quality
 from springwell.evaluation.sources import Images
 from springwell.evaluation.weights import DIGEST
-from springwell.experiments import ablation, tables
-from springwell.experiments.common import coarse_ladder
-from springwell.pictures import to_bytes
-from springwell.presets import preset
+from springwell.paper import ablation, tables
+from springwell.paper.common import coarse_ladder
 from springwell.progress import Silent
-from springwell.training.run import Run, read_lines, save_folder
-from springwell.training.trainer import train
+from springwell.store.run import Run, read_lines, save_folder
+from springwell.training.loop import train
 from tests.evaluation.test_metrics import Tiny
 from tests.images import small_model
 from tests.listener import Listener

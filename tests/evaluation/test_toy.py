@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from springwell.data import log_density, toy_data
-from springwell.evaluation.quadrature import normaliser
 from springwell.evaluation.toy import divergences, mmd, mode_coverage
+from springwell.likelihood.quadrature import normaliser
 from springwell.noise import Noise
 
 

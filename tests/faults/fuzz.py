@@ -33,16 +33,16 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
-from springwell.applications.files import read_mask
-from springwell.cli import parse
-from springwell.config import to_dict
+from springwell.app.cli import parse
+from springwell.app.config import to_dict
+from springwell.app.files import read_mask
+from springwell.app.presets import PRESETS, preset
 from springwell.data import formats
 from springwell.data.decode import Rule, UnreadableError, decode
 from springwell.errors import UserError
 from springwell.evaluation.weights import read_weights
-from springwell.presets import PRESETS, preset
-from springwell.training.checkpoint import read_checkpoint, save_tensors
-from springwell.training.run import Run, load, read_lines
+from springwell.store.checkpoint import read_checkpoint, save_tensors
+from springwell.store.run import Run, load, read_lines
 
 SECONDS = 5
 BYTES = 1 << 30

@@ -34,12 +34,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from springwell.config import Config
+from springwell.app.config import Config
+from springwell.app.presets import preset
 from springwell.errors import UserError
-from springwell.presets import preset
 from springwell.progress import Silent
-from springwell.training.run import Run
-from springwell.training.trainer import train
+from springwell.store.run import Run
+from springwell.training.loop import train
 
 FAULTS = ("kill", "corrupt", "disk full", "no permission", "clock")
 NOBODY = 65534

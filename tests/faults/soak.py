@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from springwell.presets import preset
+from springwell.app.presets import preset
+from springwell.app.writing import Drawing, write_samples
 from springwell.progress import Silent
-from springwell.training.run import load
-from springwell.training.trainer import train
-from springwell.writing import Drawing, write_samples
+from springwell.store.run import load
+from springwell.training.loop import train
 
 
 class Usage(NamedTuple):

@@ -54,7 +54,7 @@ def test_a_folder_of_samples_is_the_same(springwell, tmp_path):
 MEASURE = """
 import sys
 import torch
-from springwell import cli
+from springwell.app import cli
 from springwell.evaluation import weights
 from tests.evaluation.test_metrics import Tiny
 torch.set_num_threads(1)
@@ -82,7 +82,7 @@ def test_evaluation_is_the_same(tmp_path, monkeypatch):
 TRAIN = """
 import os, signal, sys
 from springwell.progress import Silent
-from springwell.training import trainer
+from springwell.training import loop as trainer
 from tests.training.tiny import tiny
 
 real = trainer.update_ema

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from springwell.errors import UserError
+from springwell.evaluation.scores import auroc
 from springwell.likelihood.bits import check_range, log_volume, to_bits
-from springwell.likelihood.scores import auroc
 from tests.likelihood.targets import noise
 
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from springwell.errors import UserError
+from springwell.evaluation.likelihood import measure
 from springwell.likelihood.annealed import Estimate, plain_path
 from springwell.likelihood.bracket import Round, Settings, Work, bennett, bracket, judge
-from springwell.likelihood.measure import measure
 from springwell.progress import Silent
-from springwell.training.run import load
-from springwell.training.trainer import train
+from springwell.store.run import load
+from springwell.training.loop import train
 from tests.likelihood.targets import Mixture, noise, ring
 from tests.training.tiny import tiny
 

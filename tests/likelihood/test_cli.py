@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from springwell.cli import main
+from springwell.app.cli import main
 from springwell.errors import UserError
 from springwell.likelihood.bits import evaluation_points
-from springwell.training.run import load, save_folder
+from springwell.store.run import load, save_folder
 from tests.images import small_model
 
 QUICK = ["--densities", "4", "--budget", "8", "--chains", "4", "--repeats", "4", "--burn", "3", "--num", "40"]

@@ -5,8 +5,9 @@ import torch
 
 from springwell.conditional import Conditional, gradient, normal_approximation, value_and_grad
 from springwell.energy import at_level
+from springwell.level import Chains, run_conditional
 from springwell.noise import Noise
-from springwell.samplers import Chains, adapt_step_size, jump, mala, run_conditional
+from springwell.samplers import adapt_step_size, jump, mala
 from springwell.schedule import NoiseSchedule
 from tests.exact import GaussianEnergy, MixtureEnergy, check_moments, within
 

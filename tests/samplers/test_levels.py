@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from springwell.errors import UserError
+from springwell.evaluation.steps import Method, Pilot, kept_steps, standing, tune_levels
 from springwell.noise import Noise
 from springwell.progress import Silent
 from springwell.samplers import make_kernel, run_chain
-from springwell.samplers.levels import Method, Pilot, kept_steps, standing, tune_levels
 from tests.exact import gaussian_model
 
 PILOT = Pilot(num_chains=64, num_steps=30)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from springwell.app.presets import preset
 from springwell.errors import DivergenceError
-from springwell.presets import preset
 from springwell.progress import Silent
-from springwell.training import trainer
+from springwell.store.run import Run
+from springwell.training import loop as trainer
 from springwell.training.guard import ENOUGH_ITERATIONS, TREND, Guard
-from springwell.training.run import Run
-from springwell.training.trainer import learning_rate, train
+from springwell.training.loop import learning_rate, train
 from tests.listener import Listener
 from tests.training.tiny import changed, tiny
 

@@ -12,17 +12,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from springwell.config import ScheduleConfig
+from springwell.app.config import ScheduleConfig
 from springwell.data import toy_data
 from springwell.errors import DivergenceError, UserError
 from springwell.model import build_energy, build_schedule
 from springwell.noise import Noise
 from springwell.progress import Silent
-from springwell.training import trainer
-from springwell.training.checkpoint import save_tensors
+from springwell.store.checkpoint import save_tensors
+from springwell.store.run import Run, load, save_folder
+from springwell.training import loop as trainer
 from springwell.training.ema import update_ema
-from springwell.training.run import Run, load, save_folder
-from springwell.training.trainer import learning_rate
+from springwell.training.loop import learning_rate
 from tests.training.tiny import changed, tiny
 
 # The paper's chains: from the noisy observation, without jumps.

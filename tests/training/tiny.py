@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from springwell.config import Config
-from springwell.presets import preset
+from springwell.app.config import Config
+from springwell.app.presets import preset
 
 
 def tiny(**training):

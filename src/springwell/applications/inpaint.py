@@ -29,9 +29,9 @@ from springwell.conditional import normal_approximation
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import UserError
 from springwell.generate import Sample, sample_level
+from springwell.level import Chains
 from springwell.model import Model
 from springwell.noise import Noise
-from springwell.samplers import Chains
 from springwell.schedule import NoiseSchedule
 
 STREAM = 2**44

@@ -33,9 +33,10 @@ from springwell.applications.batches import check_seed, checked_batch, finish
 from springwell.conditional import LogDensity, value_and_grad
 from springwell.errors import UserError
 from springwell.generate import progressive
+from springwell.level import Chains
 from springwell.model import Model
 from springwell.noise import MixedNoise, Noise
-from springwell.samplers import Chains, Info, Kernel, State
+from springwell.samplers import Info, Kernel, State
 from springwell.samplers.base import evaluated, spread
 from springwell.samplers.jumps import choose
 

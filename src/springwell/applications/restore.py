@@ -38,9 +38,9 @@ from springwell.data.formats import first_line
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import UserError
 from springwell.generate import Sample, progressive
+from springwell.level import Chains
 from springwell.model import Model
 from springwell.noise import Noise
-from springwell.samplers import Chains
 from springwell.schedule import NoiseSchedule
 
 STREAM = 2**45

@@ -24,7 +24,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from springwell.untrusted import check_pickle, open_regular, read_regular, shown
+from springwell.store.untrusted import check_pickle, open_regular, read_regular, shown
 
 CIFAR_ROWS = 10_000
 _CIFAR_RECORD = 1 + 3 * 32 * 32

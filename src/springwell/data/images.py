@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.config import ImageConfig
+from springwell.app.config import ImageConfig
 from springwell.data import collect, formats
 from springwell.data.decode import resize_rows
 from springwell.data.formats import Arrays, UnusableDataError

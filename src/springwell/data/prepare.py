@@ -38,10 +38,10 @@ from springwell.data.collect import CHUNK, Encoded, Split
 from springwell.data.decode import Decoded, Rule, UnreadableError, close_containers, decode, decode_all
 from springwell.data.formats import Arrays, StoppedError, UnusableDataError, first_line, load_npy
 from springwell.errors import InterruptionError
-from springwell.locks import locked
 from springwell.progress import Reporter
-from springwell.training.checkpoint import file_sha256, write_atomically
-from springwell.untrusted import read_regular
+from springwell.store.checkpoint import file_sha256, write_atomically
+from springwell.store.locks import locked
+from springwell.store.untrusted import read_regular
 
 FORMAT = 1
 _LISTED = 1000

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.config import ImageConfig
+from springwell.app.config import ImageConfig
 from springwell.data.formats import UnusableDataError, load_npy
 from springwell.data.toy import TOY_DATA, ToyData, toy_data
 from springwell.errors import UserError

@@ -15,13 +15,13 @@ from torch import Tensor
 from springwell.conditional import Conditional, LogDensity, normal_approximation
 from springwell.energy.base import at_level
 from springwell.errors import UserError
+from springwell.evaluation.steps import Steps, standing
 from springwell.model import Model
 from springwell.noise import Noise
 from springwell.progress import Reporter, Silent
 from springwell.samplers import make_kernel, record_chain
 from springwell.samplers.base import Trace
 from springwell.samplers.diagnostics import ess_bulk, split_rhat, summarise
-from springwell.samplers.levels import Steps, standing
 
 DIAGNOSE_STREAM = 2**45
 FREE = -1

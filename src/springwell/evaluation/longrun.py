@@ -27,21 +27,21 @@ import torch
 from torch import Tensor
 
 from springwell.conditional import Conditional, normal_approximation
+from springwell.data.pictures import to_bytes
 from springwell.energy.base import at_level
 from springwell.errors import DivergenceError
 from springwell.evaluation.inception import Inception
 from springwell.evaluation.metrics import features, image_metrics, reference_features
 from springwell.evaluation.neighbours import nearest
 from springwell.evaluation.sources import array_images, open_source
+from springwell.evaluation.steps import Steps
 from springwell.evaluation.toy import DATA_STREAM, mmd
 from springwell.model import Model
 from springwell.noise import Noise
-from springwell.pictures import to_bytes
 from springwell.progress import Reporter, Silent
 from springwell.samplers import make_kernel, run_chain
 from springwell.samplers.checks import warn_if_collapsed
-from springwell.samplers.levels import Steps
-from springwell.training.checkpoint import good_checkpoints, save_checkpoint, write_atomically
+from springwell.store.checkpoint import good_checkpoints, save_checkpoint, write_atomically
 
 LONGRUN_STREAM = 2**44
 # Every S has streams of its own, one per level, and so has every stretch of the chains without spring.

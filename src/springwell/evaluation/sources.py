@@ -21,16 +21,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.config import ImageConfig
+from springwell.app.config import ImageConfig
 from springwell.data import collect, formats
 from springwell.data.decode import Container, Rule, UnreadableError, decode, resize_rows
 from springwell.data.formats import UnusableDataError
 from springwell.data.images import open_arrays
+from springwell.data.pictures import to_bytes
 from springwell.data.prepare import is_prepared
 from springwell.data.source import IMAGE_CHOICES
 from springwell.errors import UserError
 from springwell.model import Model
-from springwell.pictures import to_bytes
 from springwell.progress import Reporter, Silent
 
 FEWEST = 20

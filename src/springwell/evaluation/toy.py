@@ -22,7 +22,7 @@ from torch import Tensor
 
 from springwell.data.source import DataSource, open_data
 from springwell.data.toy import ToyData, log_density
-from springwell.evaluation.quadrature import Normaliser
+from springwell.likelihood.quadrature import Normaliser
 from springwell.model import Model
 from springwell.noise import Noise
 from springwell.progress import Reporter, Silent

@@ -36,8 +36,8 @@ from springwell.data.formats import first_line
 from springwell.errors import UserError
 from springwell.evaluation.inception import Inception, Layer, Preprocessing
 from springwell.progress import Reporter, Silent
-from springwell.training.checkpoint import file_sha256, write_atomically
-from springwell.untrusted import check_pickle, open_regular, shown
+from springwell.store.checkpoint import file_sha256, write_atomically
+from springwell.store.untrusted import check_pickle, open_regular, shown
 
 NAME = "pt_inception-2015-12-05-6726825d.pth"
 URL = f"https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/{NAME}"

@@ -2,7 +2,6 @@
 
 from springwell.samplers.adaptation import DualAveraging, Tuned, Welford, adapt_step_size, tune_step_size
 from springwell.samplers.base import Info, Kernel, State, Trace, record_chain, run_chain
-from springwell.samplers.chains import Chains, run_conditional
 from springwell.samplers.hmc import hmc
 from springwell.samplers.jumps import jump
 from springwell.samplers.langevin import langevin, mala
@@ -15,7 +14,6 @@ def make_kernel(name: str, num_leapfrog: int = 2) -> Kernel:
 
 
 __all__ = [
-    "Chains",
     "DualAveraging",
     "Info",
     "Kernel",
@@ -32,6 +30,5 @@ __all__ = [
     "nuts",
     "record_chain",
     "run_chain",
-    "run_conditional",
     "tune_step_size",
 ]

@@ -1,0 +1,242 @@
+"""springwell diagnose | longrun."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from springwell.app.cli.common import Common, Context, place, writable, write_errors
+from springwell.errors import InterruptionError, UserError
+
+if TYPE_CHECKING:
+    from springwell.evaluation.steps import Steps
+    from springwell.model import Model
+
+
+@dataclass(frozen=True)
+class ChainOptions:
+    """The kernel, and the pilot that tunes its step sizes."""
+
+    kernel: Literal["langevin", "mala", "hmc", "nuts"] = "hmc"
+    """langevin has no Metropolis test and keeps the model's own step sizes."""
+    num_leapfrog: int = 2
+    """Leapfrog steps of an HMC step."""
+    band: tuple[float, float] = (0.6, 0.9)
+    """Acceptance that the step size of every level is tuned to. NUTS does better with more, for instance 0.7 0.95."""
+    pilot_chains: int = 32
+    """Chains per level that tune the step sizes. The paper has 1000."""
+    pilot_steps: int = 40
+    """Steps of a round of tuning. The paper has 100."""
+    pilot_levels: int = 50
+    """Levels that are tuned; step sizes between them are interpolated."""
+    dual_averaging: bool = False
+    """Tune by dual averaging, which does better with few chains and more steps, for instance 4 and 200."""
+
+
+@dataclass(frozen=True)
+class DiagnoseCommand:
+    """Measure how well chains mix at the levels of a model: R-hat, effective samples, acceptance, energies."""
+
+    run: tyro.conf.Positional[str]
+    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    levels: tuple[int, ...] | None = None
+    """Which levels. Default: 12 of them, evenly spread, and level 0 without its spring."""
+    spring: bool = True
+    """With --no-spring, only chains at level 0 without its spring."""
+    steps: int = 200
+    """Steps of every chain that are measured."""
+    warmup: int = 50
+    """Steps before them."""
+    num: int = 16
+    """Chains at every level, all at the same conditional."""
+    seed: int = 0
+    """Of the chains."""
+    out: Path | None = None
+    """Where to write diagnosis.json, diagnosis.png and step sizes. Default: chains in the run directory, ./NAME-chains for
+    other models; step sizes go to the run directory itself."""
+    chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+@dataclass(frozen=True)
+class LongrunCommand:
+    """Sample with more and more steps per level, then go on without springs; the same command resumes."""
+
+    run: tyro.conf.Positional[str]
+    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    steps: tuple[int, ...] = (1, 10, 100)
+    """Steps per level, a run for each."""
+    marginal_steps: int = 1000
+    """Steps of the chains that go on at level 0 without its spring, from where the longest run ended. 0: none."""
+    num: int = 64
+    """Chains of each run."""
+    seed: int = 0
+    """Sample i depends on (seed, i) alone."""
+    batch: int | None = None
+    """Chains that run side by side. Default: as many as fit in memory."""
+    fid: bool = False
+    """Measure FID and KID as well, of images."""
+    inception: Path | None = None
+    """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
+    out: Path | None = None
+    """Where to. Default: longrun-KERNEL in the run directory, ./NAME-longrun-KERNEL for other models."""
+    chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+def _steps(command: DiagnoseCommand | LongrunCommand, free: bool, model: Model, out: Path, context: Context) -> Steps:
+    from springwell.evaluation.steps import Method, Pilot, kept_steps
+
+    chain = command.chain
+    for option, value, least, most in (
+        ("num-leapfrog", chain.num_leapfrog, 1, 1000),
+        ("pilot-chains", chain.pilot_chains, 1, 100_000),
+        ("pilot-steps", chain.pilot_steps, 2, 100_000),
+        ("pilot-levels", chain.pilot_levels, 1, 100_000),
+    ):
+        if not least <= value <= most:
+            raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
+    low, high = chain.band
+    if not 0 < low < high < 1:
+        raise UserError(f"--band {low:g} {high:g}: needs 0 < low < high < 1, for instance 0.6 0.9")
+    pilot = Pilot(
+        chain.pilot_chains, chain.pilot_steps, chain.band, chain.pilot_levels, command.seed, chain.dual_averaging, free
+    )
+    folder = Path(command.run) if command.out is None and Path(command.run).is_dir() else out
+    with write_errors(folder):
+        return kept_steps(model, Method(chain.kernel, chain.num_leapfrog), pilot, folder, context.reporter)
+
+
+def _place(command: DiagnoseCommand | LongrunCommand, what: str) -> Path:
+    out = place(command.run, command.out, what, inside=what)
+    writable(out)
+    return out
+
+
+def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, Any]:
+    from springwell.app import plots
+    from springwell.evaluation.chains import FREE, diagnose
+    from springwell.schedule import spread_levels
+    from springwell.store.checkpoint import write_atomically
+    from springwell.store.run import load
+
+    for option, value, least in (("num", command.num, 2), ("steps", command.steps, 8), ("warmup", command.warmup, 0)):
+        if value < least:
+            raise UserError(f"--{option} {value}: must be at least {least}")
+    model = load(command.run, context.device(), context.reporter.warn)
+    last = model.schedule.num_levels - 1
+    if command.levels is not None and (not command.levels or min(command.levels) < 0):
+        raise UserError(f"--levels {' '.join(map(str, command.levels))}: needs some of 0 ... {last}")
+    levels = sorted(set(command.levels)) if command.levels is not None else [*spread_levels(last + 1, 12), FREE]
+    if not command.spring:
+        levels = [FREE]
+    if bad := [t for t in levels if t != FREE and not 0 <= t <= last]:
+        raise UserError(f"--levels {bad[0]}: out of range; this model has levels 0 ... {last}")
+    out = _place(command, "chains")
+    steps = _steps(command, FREE in levels, model, out, context)
+    found = diagnose(model, steps, levels, command.steps, command.num, command.warmup, command.seed, context.reporter)
+    rows = [diagnosed.numbers for diagnosed in found]
+    shown = [found[i] for i in spread_levels(len(found), 5)]
+    with write_errors(out):
+        plots.diagnosis(out / "diagnosis.png", [(_name(d.numbers), d.log_p, d.energy) for d in shown])
+        result = {"method": str(steps.method), "seed": command.seed, "levels": rows}
+        write_atomically(out / "diagnosis.json", json.dumps(result, indent=1) + "\n")
+    if not command.common.json:
+        count = f"{command.num} chains of {command.steps} steps after {command.warmup}"
+        print(f"{steps.method}, {count}, worst coordinate of each level")
+        print(f"{'level':<12}{'step':>9}{'accepted':>10}{'R-hat':>8}{'ESS bulk':>10}{'tail':>7}{'per gradient':>14}", end="")
+        print(f"{'E-BFMI':>8}{'drift (z)':>16}{'divergent':>11}")
+        for row in rows:
+            print(_line(row))
+        print(f"written: {out / 'diagnosis.json'}, {out / 'diagnosis.png'}")
+    return {"run": command.run, "out": str(out), **result}
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"level {row['level']}" if row["spring"] else "no spring"
+
+
+def _line(row: dict[str, Any]) -> str:
+    def shown(name: str, kind: str) -> str:
+        return "-" if row[name] is None else f"{row[name]:{kind}}"
+
+    drift = "-" if row["drift"] is None else f"{row['drift']:+.2f} ({row['drift_z']:+.1f})"
+    start = f"{_name(row):<12}{row['step_size']:>9.4f}{shown('acceptance', '.2f'):>10}{shown('rhat', '.3f'):>8}"
+    worth = f"{shown('ess_bulk', '.0f'):>10}{shown('ess_tail', '.0f'):>7}{shown('ess_per_gradient', '.4f'):>14}"
+    return f"{start}{worth}{shown('ebfmi', '.2f'):>8}{drift:>16}{row['divergent']:>11}"
+
+
+def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]:
+    from springwell.app import plots
+    from springwell.evaluation.longrun import Judge, Plan, long_run, title
+    from springwell.store.run import load
+
+    for option, value, least in (
+        ("num", command.num, 1),
+        ("marginal-steps", command.marginal_steps, 0),
+        ("batch", 1 if command.batch is None else command.batch, 1),
+    ):
+        if value < least:
+            raise UserError(f"--{option} {value}: must be at least {least}")
+    if not command.steps or min(command.steps) < 1:
+        raise UserError(f"--steps {' '.join(map(str, command.steps))}: needs numbers of at least 1, for instance 1 10 100")
+    model = load(command.run, context.device(), context.reporter.warn)
+    network = None
+    if command.fid and len(model.event_shape) != 3:
+        raise UserError(f"--fid: is of images; {command.run} is a model of vectors {list(model.event_shape)}")
+    if command.fid:
+        from springwell.evaluation.weights import load_inception
+
+        root = model.config.images.data_root
+        network = load_inception(command.inception, device=str(model.device), reporter=context.reporter, data_root=root)
+    out = _place(command, f"longrun-{command.chain.kernel}")
+    judge = Judge(model, command.seed, context.reporter, network)
+    steps = _steps(command, command.marginal_steps > 0, model, out, context)
+    plan = Plan(tuple(sorted(set(command.steps))), command.num, command.marginal_steps, command.seed, command.batch)
+    with write_errors(out):
+        try:
+            result, samples = long_run(model, plan, steps, judge, out, context.reporter)
+        except KeyboardInterrupt:
+            raise InterruptionError(f"interrupted; {out} keeps what there is: run the same command to go on") from None
+        plots.longrun(out / "longrun.png", result)
+        named = {title(name): x for name, x in samples.items()}
+        (plots.long_samples if len(model.event_shape) == 3 else plots.long_points)(out / "samples.png", named)
+    if not command.common.json:
+        print_longrun(result)
+        print(f"written: {out / 'longrun.json'}, {out / 'longrun.png'}, {out / 'samples.png'}")
+    return {"run": command.run, "out": str(out), **result}
+
+
+def print_longrun(result: dict[str, Any]) -> None:
+    """A line per run and per mark of the chains without spring."""
+    images = "nearest" in result["held_out"]
+    num, held_out = result["num_samples"], result["held_out"]["num"]
+    print(f"{result['method']}, {num} chains; f gap in nats: {held_out} held-out data less samples")
+    print(f"{'steps':<22}{'accepted':>13}{'f gap':>22}{'MMD^2 (null 95 %)':>24}" + (f"{'nearest image':>18}" if images else ""))
+    for row in result["runs"].values():
+        rates = row["acceptance"]
+        accepted = "-" if rates is None else f"{min(rates):.2f} ... {max(rates):.2f}"
+        print(_measures(f"{row['steps_per_level']} per level", accepted, row))
+    for row in result.get("marginal", []):
+        accepted = "-" if row["acceptance"] is None else f"{row['acceptance']:.2f}"
+        print(_measures(f"{row['steps']} without spring", accepted, row))
+
+
+def _measures(name: str, accepted: str, row: dict[str, Any]) -> str:
+    from springwell.evaluation.metrics import ENOUGH
+
+    error = row.get("f_gap_standard_error")
+    gap = f"{row['f_gap']:+.2f}" + ("" if error is None else f" +- {error:.2f}")
+    mmd = f"{row['mmd2']:+.1e} ({row['mmd2_null_95']:.1e})" if "mmd2" in row else ""
+    near = f"{row['nearest']:.3f} +- {row['nearest_standard_error']:.3f}" if "nearest" in row else ""
+    fid = ""
+    if "quality" in row:
+        q = row["quality"]
+        few = ", biased upward" if q["num_samples"] < ENOUGH else ""
+        fid = f"   FID {q['fid']:.2f} ({q['num_samples']:,} samples, {q['num_reference']:,} reference images{few})"
+    return f"{name:<22}{accepted:>13}{gap:>22}{mmd:>24}{near:>18}{fid}"

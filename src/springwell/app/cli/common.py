@@ -1,0 +1,115 @@
+"""What every command needs: its options, the device, the reporter, and the other processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from springwell.errors import UserError
+from springwell.progress import Reporter
+
+
+@dataclass(frozen=True)
+class Common:
+    """Options of every command."""
+
+    json: bool = False
+    """Print one JSON object as the last line of stdout."""
+    device: str = "auto"
+    """auto, cpu, cuda, xpu: where to compute. auto takes an accelerator that has float64, else the CPU."""
+    threads: int | None = None
+    """CPU threads. Default: torch's own choice."""
+
+
+class Processes(NamedTuple):
+    """This process among those launched: its device, whether it is the first, and what the first does before others."""
+
+    device: str
+    main: bool
+    first: Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+class Context:
+    """What a command needs of the surroundings: the device, the reporter."""
+
+    def __init__(self, common: Common):
+        from springwell.progress import Terminal
+
+        self.common = common
+        self.reporter: Reporter = Terminal()
+
+    def device(self) -> str:
+        """The device for commands that do not train."""
+        import torch
+
+        self.set_threads()
+        name = self.common.device
+        if name == "auto":
+            from springwell.devices import automatic_device
+
+            return automatic_device()
+        try:
+            float(torch.zeros(1, dtype=torch.float64, device=name))
+        except (RuntimeError, AssertionError, TypeError, NotImplementedError):
+            raise UserError(f"--device {name}: not available here; use auto or cpu") from None
+        return name
+
+    @contextlib.contextmanager
+    def processes(self) -> Iterator[Processes]:
+        """Joins the processes that torchrun or accelerate launched, if they did; only the first one talks."""
+        self.set_threads()
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            yield Processes(self.device(), True, contextlib.nullcontext)
+            return
+        from springwell.progress import Silent
+        from springwell.training.loop import make_accelerator
+
+        accelerator = make_accelerator(self.common.device)
+        if not accelerator.is_main_process:
+            self.reporter = Silent()
+        yield Processes(str(accelerator.device), accelerator.is_main_process, accelerator.main_process_first)
+        accelerator.end_training()
+
+    def set_threads(self) -> None:
+        threads = self.common.threads
+        if threads is not None:
+            import torch
+
+            if not 1 <= threads <= 1024:
+                raise UserError(f"--threads {threads}: out of range; use 1 ... {os.cpu_count()}")
+            torch.set_num_threads(threads)
+
+
+def is_main_process() -> bool:
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def run_name(run: str) -> str:
+    """How outputs of a model are named: the last part of RUN, without the hub's revision."""
+    return Path(run.partition("@")[0]).name
+
+
+def place(run: str, out: Path | None, what: str, inside: str = "") -> Path:
+    """Where to write: ``out``, the run directory (or ``inside`` of it), else ./NAME-what."""
+    return out or (Path(run, inside) if Path(run).is_dir() else Path(f"{run_name(run)}-{what}"))
+
+
+def writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {folder}: cannot be written ({error.strerror}); choose another --out") from None
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"--out {folder}: cannot be written (Permission denied); choose another --out")
+
+
+@contextlib.contextmanager
+def write_errors(out: Path) -> Any:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None

@@ -1,0 +1,254 @@
+"""springwell evaluate | fid."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from springwell.app.cli.common import Common, Context, Processes, place, writable, write_errors
+from springwell.errors import UserError
+
+# Samples of images for the measures that a model makes of itself.
+QUICK = 256
+# Below the folder of an evaluation: what an interrupted one has done.
+PARTS = ".quality"
+
+
+@dataclass(frozen=True)
+class EvaluateCommand:
+    """Measure a trained model and draw it."""
+
+    run: tyro.conf.Positional[str]
+    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    num: int | None = None
+    """Samples. Default: 2000 vectors, or 50000 images for FID, KID, Inception score, precision and recall."""
+    seed: int = 0
+    """Of the samples."""
+    out: Path | None = None
+    """Where to write evaluation.json and the pictures. Default: the run directory, ./NAME-evaluation for other models."""
+    fid: bool = True
+    """Measure FID and its kin, of images; the other measures of images take 256 samples and a minute."""
+    reference: Literal["train", "test"] = "train"
+    """Images that samples are compared with. FIDs are published against the training images."""
+    inception: Path | None = None
+    """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+@dataclass(frozen=True)
+class FidCommand:
+    """Measure how far samples are from images by FID, KID, precision and recall: springwell fid A B."""
+
+    a: tyro.conf.Positional[str]
+    """The samples: a folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test."""
+    b: tyro.conf.Positional[str]
+    """The reference images, likewise. Their features are kept in the user cache."""
+    num: int | None = None
+    """Compare the first so many of each. Default: all, but 50000 at most."""
+    inception: Path | None = None
+    """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
+    preprocessing: Literal["tf1", "pytorch"] = "tf1"
+    """tf1: as in published FIDs; pytorch: as pytorch-fid resizes and scales."""
+    image_size: int | None = None
+    """Crop images to a square and resize them to this size first. Default: as they are."""
+    data_root: str | None = None
+    """Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data."""
+    batch: int | None = None
+    """Images that are computed side by side. Default: 32 on a CPU, 256 elsewhere."""
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+def evaluate_command(command: EvaluateCommand, context: Context) -> dict[str, Any]:
+    out = place(command.run, command.out, "evaluation")
+    with context.processes() as processes:
+        result = measure_model(command, out, context, processes)
+    if not command.common.json and result:
+        print("\n".join(evaluation_lines(result)))
+        print(f"written: {out / 'evaluation.json'}, {out / 'report.png'}")
+    return {"run": command.run, "out": str(out), "evaluation": result}
+
+
+def measure_model(command: EvaluateCommand, out: Path, context: Context, processes: Processes) -> dict[str, Any]:
+    """Measures a model, writes evaluation.json and the pictures; of many processes, the first one does."""
+    from springwell.app import plots
+    from springwell.evaluation.images import evaluate_images
+    from springwell.evaluation.quality import quality
+    from springwell.evaluation.sources import MOST
+    from springwell.evaluation.toy import evaluate
+    from springwell.store.checkpoint import write_atomically
+    from springwell.store.run import Run, find, load_folder, read_lines
+
+    num, seed = command.num, command.seed
+    with processes.first():
+        folder = find(command.run)
+    model = load_folder(folder, processes.device, context.reporter.warn)
+    images = len(model.event_shape) == 3
+    limit = 1_000_000 if images else 10_000
+    if num is not None and not 100 <= num <= limit:
+        why = "" if images else " (the MMD compares all pairs)"
+        raise UserError(f"--num {num}: out of range; use 100 ... {limit}{why}")
+    writable(out)
+    network = _inception(command, model, context, processes) if images and command.fid else None
+    result: dict[str, Any] = {}
+    if processes.main and images:
+        measured = evaluate_images(model, min(num or QUICK, QUICK), seed, context.reporter)
+        result = measured.result
+    elif processes.main:
+        result = evaluate(model, num or 2000, seed, context.reporter)
+    found = None
+    if network is not None:
+        split, count = command.reference, num or MOST
+        found = quality(model, network, count, seed, split, context.reporter, out / PARTS)
+    if not processes.main:
+        return {}
+    path = out / "evaluation.json"
+    result["weights"] = model.fingerprint()
+    known = known_evaluation(path) if images else {}
+    before = known.get("quality") if known.get("weights") == result["weights"] else None
+    if found is None:
+        found = before
+    elif before and before["num_samples"] > found["num_samples"]:
+        context.reporter.warn(f"{path}: had an FID of more samples, which is replaced; {quality_lines(before)[0]}")
+    if found is not None:
+        result["quality"] = found
+    with write_errors(out):
+        # What took long first: a picture that cannot be drawn must not cost it.
+        write_atomically(path, json.dumps(result, indent=1) + "\n")
+        shutil.rmtree(out / PARTS, ignore_errors=True)
+        if images:
+            title = f"{model.config.data}, iteration {model.iteration}"
+            plots.image_report(measured.samples[:64], measured.held_out[:64], out / "report.png", title)
+            plots.levels(out / "levels.png", result)
+            plots.neighbours(out / "neighbours.png", measured.samples, measured.neighbours)
+        else:
+            plots.preview(model, out / "report.png")
+        if metrics := Run(folder).read_metrics():
+            plots.curves(out / "curves.png", metrics, read_lines(Run(folder).fid_path))
+    return result
+
+
+def _inception(command: EvaluateCommand, model: Any, context: Context, processes: Processes) -> Any:
+    """What measures images; None, with a word about it, where its weights or torchmetrics are missing and none were named."""
+    from springwell.evaluation.metrics import torchmetrics
+    from springwell.evaluation.sources import GREY
+    from springwell.evaluation.weights import load_inception
+
+    root = model.config.images.data_root
+    try:
+        torchmetrics()
+        with processes.first():
+            network = load_inception(command.inception, device=processes.device, reporter=context.reporter, data_root=root)
+    except UserError as error:
+        if command.inception is not None or os.environ.get("SPRINGWELL_INCEPTION"):
+            raise
+        context.reporter.warn(f"no FID: {error}")
+        return None
+    if model.event_shape[0] == 1:
+        context.reporter.say(GREY.format(model.config.data))
+    return network
+
+
+def evaluation_lines(result: dict[str, Any]) -> list[str]:
+    """What the commands print of evaluation.json."""
+    lines: list[str] = []
+    n = result["num_samples"]
+    if "quality" in result:
+        lines += quality_lines(result["quality"])
+    if "f_gap" in result:
+        gap, error = result["f_gap"], result["f_gap_standard_error"]
+        spread = "" if error is None else f"+- {error:.2f} "
+        lines.append(f"f gap     {gap:+.2f} {spread}nats   mean f at level 0 of {n} held-out images less that of {n} samples")
+        share = f"{100 * result['outside_samples']:.1f} % of {n} samples, {100 * result['outside_values']:.2f} % of values"
+        lines.append(f"outside   {share}, are outside [-{result['outside']}, {result['outside']}]")
+        if "neighbour_samples" in result:
+            near, held_out = result["neighbour_samples"], result["neighbour_held_out"]
+            share = (
+                f"{100 * result['nearer_than_99_percent']:.1f} % of {n} samples are nearer to one of {result['num_train']:,}"
+            )
+            lines.append(
+                f"copies    {share} training images than 99 % of {n} held-out images are; median {near:.3f}, {held_out:.3f}"
+            )
+        accepted = result["acceptance"]
+        lines.append(f"accepted  {min(accepted):.2f} ... {max(accepted):.2f} over {len(accepted)} levels, {n} chains")
+        return lines
+    if "kl" in result:
+        error = result["log_z_error"]
+        lines.append(
+            f"kl        {result['kl']:.4f} nats   KL(data at level 0 || model), quadrature, error of log Z about {error:.1e}"
+        )
+        lines.append(f"nll       {result['nll']:.4f} nats   entropy of the data {result['entropy']:.4f} nats")
+        lines.append(f"tv        {result['tv']:.4f}        total variation distance")
+    elif "nll" in result:
+        lines.append(f"nll       {result['nll']:.4f} +- {result['nll_standard_error']:.4f} nats   {n} held-out points")
+    lines.append(f"mmd2      {result['mmd2']:.2e}      null level (95 %) {result['mmd2_null_95']:.2e}, {n} samples each")
+    if "modes" in result:
+        off = f"{100 * result['off_support']:.1f} % of {n} samples off the support (of the data: 0.1 %)"
+        lines.append(f"modes     {result['modes_covered']} of {result['modes']} covered; {off}")
+    return lines
+
+
+def quality_lines(found: dict[str, Any]) -> list[str]:
+    """FID and its kin, with what the samples were compared with."""
+    from springwell.evaluation.metrics import metric_lines
+
+    first, *others = metric_lines(found)
+    return [f"{first}, {found['reference']}", *others]
+
+
+def known_evaluation(path: Path) -> dict[str, Any]:
+    """The evaluation.json that there is; nothing if it cannot be used."""
+    from springwell.store.run import read_json
+
+    try:
+        known = read_json(path)
+        evaluation_lines(known)
+    except (UserError, KeyError, TypeError, ValueError, AttributeError):
+        return {}
+    return dict(known)
+
+
+def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
+    from springwell.app.config import ImageConfig
+    from springwell.evaluation.metrics import image_metrics, metric_lines, reference_features, torchmetrics
+    from springwell.evaluation.sources import FEWEST, GREY, MOST, open_source
+    from springwell.evaluation.weights import load_inception
+
+    limits = (
+        ("num", command.num, FEWEST, 10**7),
+        ("image-size", command.image_size, 1, 4096),
+        ("batch", command.batch, 1, MOST),
+    )
+    for option, value, least, most in limits:
+        if value is not None and not least <= value <= most:
+            raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
+    torchmetrics()
+    images = ImageConfig(image_size=command.image_size, data_root=command.data_root)
+    with context.processes() as processes:
+        reporter = context.reporter
+        # The first process may have to download weights or to decode images that the others then find.
+        with processes.first():
+            network = load_inception(command.inception, command.preprocessing, processes.device, reporter, command.data_root)
+            a, b = (open_source(source, command.num, images, reporter) for source in (command.a, command.b))
+        for source in (a, b):
+            if source.shape[0] == 1:
+                reporter.say(GREY.format(source.name))
+        if a.shape[1:] != b.shape[1:]:
+            sizes = " and ".join(f"{x.shape[2]} x {x.shape[1]}" for x in (a, b))
+            reporter.warn(f"{a.name} and {b.name} have {sizes} pixels; resizing alone moves them apart, so give --image-size")
+        samples = reference_features(a, network, reporter, command.batch, keep=False)
+        reference = reference_features(b, network, reporter, command.batch)
+    if not processes.main:
+        return {}
+    result = image_metrics(samples, reference, network.fc, reporter)
+    if not command.common.json:
+        print("\n".join([f"{a.name} against {b.name}, preprocessing {command.preprocessing}", *metric_lines(result)]))
+    unreadable = {"unreadable_a": a.num_unreadable, "unreadable_b": b.num_unreadable}
+    how = {"preprocessing": command.preprocessing, "inception_sha256": network.digest}
+    return {"a": a.name, "b": b.name, **how, **unreadable, **result}

@@ -1,0 +1,242 @@
+"""springwell likelihood | score."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from springwell.app.cli.common import Common, Context, place, writable, write_errors
+from springwell.errors import InterruptionError, UserError
+
+
+@dataclass(frozen=True)
+class LikelihoodCommand:
+    """Bracket a model's partition function and the bits per dimension of data."""
+
+    run: tyro.conf.Positional[str]
+    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    split: Literal["test", "train"] = "test"
+    """Which data to measure."""
+    num: int = 10_000
+    """Data points; fewer where there are fewer."""
+    tolerance: float = 0.01
+    """The gap between the bounds that is good enough, bits/dim."""
+    densities: int = 64
+    """Intermediate densities of the first round; every further round has twice as many."""
+    budget: int = 256
+    """The most intermediate densities of a round. Twice as many take twice as long."""
+    repeats: int = 8
+    """Independent repeats, whose spread gives standard errors."""
+    chains: int | None = None
+    """Chains of a repeat. Default: 16 for images, 512 for vectors."""
+    burn: int = 200
+    """HMC steps of the chains that the upper bounds start from, from noise and from held-out data."""
+    seed: int = 0
+    """Results depend on the seed, not on the number of processes."""
+    batch: int | None = None
+    """Chains that run side by side. Default: 64 images, 1024 vectors, or fewer if memory is short."""
+    out: Path | None = None
+    """Where to write likelihood.json and likelihood.png. Default: the run directory, ./NAME-likelihood for other models."""
+    strict: bool = False
+    """Exit with code 1 unless the verdict is ok."""
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+@dataclass(frozen=True)
+class ScoreCommand:
+    """Rank images by their density under a model, for finding outliers."""
+
+    run: tyro.conf.Positional[str]
+    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    images: tyro.conf.Positional[str]
+    """A folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test."""
+    against: str | None = None
+    """Other images, likewise: how well the density tells them apart (AUROC; above 0.5 if IMAGES are the likelier)."""
+    num: int | None = None
+    """Score the first so many of each. Default: all, but 50000 at most."""
+    likelihood: Path | None = None
+    """A likelihood.json of this model, if it is not in the run directory."""
+    seed: int = 0
+    """Of dequantisation and noise."""
+    out: Path | None = None
+    """Where to write scores.npz, scores.json and scores.png. Default: the run directory, ./NAME-scores for other models."""
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str, Any]:
+    from springwell.app import plots
+    from springwell.evaluation.likelihood import measure, settings_for, work_name
+    from springwell.likelihood.bracket import Work
+    from springwell.model import LIKELIHOOD
+    from springwell.store.checkpoint import write_atomically
+    from springwell.store.run import find, load_folder
+
+    limits = (("num", 2), ("densities", 1), ("budget", 1), ("repeats", 4), ("chains", 2), ("burn", 0), ("batch", 1))
+    for option, least in limits:
+        value = getattr(command, option)
+        if value is not None and value < least:
+            raise UserError(f"--{option} {value}: must be at least {least}")
+    if not 0 < command.tolerance < math.inf:
+        raise UserError(f"--tolerance {command.tolerance:g}: must be positive (bits/dim)")
+    out = place(command.run, command.out, "likelihood")
+    with context.processes() as processes:
+        with processes.first():
+            folder = find(command.run)
+        model = load_folder(folder, processes.device, context.reporter.warn)
+        writable(out)
+        c = command
+        settings = settings_for(model, c.tolerance, c.densities, c.budget, c.seed, c.repeats, c.chains, c.batch)
+        kept = out / ".likelihood" / work_name(model, settings, command.burn)
+        rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+        work = Work(kept, rank, world, processes.first, context.reporter)
+        try:
+            with write_errors(out):
+                found = measure(model, settings, command.num, command.split, command.burn, work)
+        except KeyboardInterrupt:
+            raise InterruptionError(f"interrupted; {kept} keeps what there is: run the same command to go on") from None
+    if not processes.main:
+        return {}
+    record = json.loads(json.dumps({"run": command.run, **found.record}), parse_constant=lambda value: None)
+    with write_errors(out):
+        plots.bracket(out / "likelihood.png", found.bracket, f"{command.run}: log Z, {found.bracket.verdict}")
+        write_atomically(out / LIKELIHOOD, json.dumps(record, indent=1) + "\n")
+    if not command.common.json:
+        print("\n".join([*likelihood_lines(record), f"written: {out / LIKELIHOOD}, {out / 'likelihood.png'}"]))
+    doubtful = command.strict and record["verdict"] != "ok"
+    return {"out": str(out), **({"status": "doubtful"} if doubtful else {}), **record}
+
+
+def likelihood_lines(r: dict[str, Any]) -> list[str]:
+    """What the command prints of likelihood.json."""
+    last = r["rounds"][-1]
+    n, k = last["forward"]["num_chains"], last["num_densities"]
+    lines = []
+    above = {"ok": "conservative", "crossed": "no bound: see the verdict"}.get(
+        r["verdict"], "conservative if chains have converged"
+    )
+
+    def span(name: str, unit: float) -> str:
+        low, high = (
+            f"{r[f'{name}_{end}']:.4f} +- {unit * r[f'log_z_{bound}_standard_error']:.4f}"
+            for end, bound in (("optimistic", "lower"), ("conservative", "upper"))
+        )
+        error = f"and +- {r[f'{name}_standard_error_data']:.4f} of the data"
+        return f"{low} (log Z from below, optimistic) ... {high} (from above, {above}), {error}"
+
+    what = f"{r['num_images']} {r['split']} {'images' if r['quantised'] else 'points'}"
+    if r["quantised"]:
+        how = f"{round(2 / r['cell']) + 1} grey values{', dequantised' if r['dequantised'] else ''}"
+        noise = f", initial noise {r['initial_noise']:.3g}" if r["initial_noise"] else ""
+        lines.append(f"bits/dim  {span('bits_per_dim', 1 / (r['dim'] * math.log(2)))}; {what}, {how}{noise}")
+    lines.append(f"nll       {span('nll', 1.0)} nats; {what}")
+
+    def line(name: str, e: dict[str, Any], note: str) -> str:
+        return f"{name:<10}{e['value']:.3f} +- {e['standard_error']:.3f} nats   {note}"
+
+    forward = last["forward"]
+    note = f"forward AIS, {n} chains, {k} densities, ESS {forward['ess']:.1f} of {n // forward['num_systems']}"
+    lines.append(line("log Z >=", forward, f"{note}, acceptance {forward['acceptance'][0]:.2f} and more"))
+    lines.append(line("log Z >=", last["smc"], "SMC, as many"))
+    for source, e in last["reverse"].items():
+        gap = r["gap"][source]
+        note = f"reverse AIS from {source}, if that has converged; gap {gap['nats']:.3f} +- {gap['standard_error']:.3f} nats"
+        lines.append(line("log Z <=", e, note))
+    between = {"value": r["log_z"], "standard_error": r["log_z_standard_error"]}
+    lines.append(line("log Z  =", between, "Bennett's estimate between them; no bound"))
+    lines.append(line("log Z  =", r["thermodynamic_integration"], "thermodynamic integration; no bound"))
+    for source, s in r["sources"].items():
+        means = f"mean f {s['mean_f_before']:.1f} before, {s['mean_f']:.1f} +- {s['mean_f_standard_error']:.1f} after"
+        drift = f"{s['drift']:+.1f} +- {s['drift_standard_error']:.1f} in their second half"
+        lines.append(
+            f"{'chains':<10}from {source}: {means} {s['num_steps']} steps, {drift}; of the data {r['mean_f']:.1f} nats"
+        )
+    lines.append(f"verdict   {r['verdict']}: {r['reason']}")
+    return lines
+
+
+def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
+    import numpy as np
+    import torch
+
+    from springwell.data.images import scaled
+    from springwell.data.pictures import grid, save_png
+    from springwell.evaluation.scores import auroc, score
+    from springwell.evaluation.sources import open_source
+    from springwell.likelihood.bits import evaluation_data
+    from springwell.store.checkpoint import write_atomically
+    from springwell.store.run import load
+
+    if command.num is not None and command.num < 1:
+        raise UserError(f"--num {command.num}: must be at least 1")
+    model = load(command.run, context.device(), context.reporter.warn)
+    if len(model.event_shape) != 3:
+        raise UserError(f"{command.run}: is a model of vectors {list(model.event_shape)}; score ranks images")
+    if command.likelihood is not None:
+        model.use_likelihood(command.likelihood)
+    out = place(command.run, command.out, "scores")
+    writable(out)
+    config = dataclasses.replace(model.config.images, image_size=model.event_shape[1])
+    noisy = float(model.schedule.sigma_cum[0]) > 0
+    cell = evaluation_data(model)[0].cell if model.config.images.dequantise or not noisy else 0.0
+    found, pixels = {}, {}
+    for name in (command.images, *([command.against] if command.against else [])):
+        source = open_source(name, command.num, config, context.reporter, fewest=1)
+        if tuple(source.shape) != model.event_shape:
+            shapes = f"{list(source.shape)}; the model's have {list(model.event_shape)}"
+            raise UserError(f"{name}: images have shape {shapes}")
+        pixels[name] = source.rows(0, source.num)
+        found[name] = score(model, scaled(pixels[name].to(model.device)), cell, command.seed)
+    first = found[command.images]
+    order = first.score.argsort()
+    error = float(first.score.std()) / math.sqrt(len(first.score)) if len(first.score) > 1 else None
+    result: dict[str, Any] = {
+        "images": command.images,
+        "num": len(first.score),
+        "normalised": first.log_z is not None,
+        "verdict": first.log_z and first.log_z.verdict,
+        "mean": float(first.score.mean()),
+        "mean_standard_error": error,
+        "least_likely": order[:10].tolist(),
+        "levels": first.levels,
+        "profile": first.profile.mean(0).tolist(),
+    }
+    if command.against:
+        other = found[command.against]
+        area, spread = auroc(first.score, other.score)
+        by_level = [auroc(a, b)[0] for a, b in zip(first.profile.T, other.profile.T, strict=True)]
+        result |= {
+            "against": command.against,
+            "against_num": len(other.score),
+            "against_mean": float(other.score.mean()),
+            "auroc": area,
+            "auroc_standard_error": spread if math.isfinite(spread) else None,
+            "auroc_levels": by_level,
+        }
+    with write_errors(out):
+        arrays: dict[str, Any] = {"score": first.score.cpu().numpy(), "profile": first.profile.cpu().numpy()}
+        write_atomically(out / "scores.npz", lambda file: np.savez(file, levels=np.array(first.levels), **arrays))
+        ends = torch.cat([order[:16], order[-16:]])
+        images = pixels[command.images][ends.cpu()].permute(0, 2, 3, 1).numpy()
+        save_png(grid(images, min(16, len(images))), out / "scores.png")
+        write_atomically(out / "scores.json", json.dumps(result, indent=1) + "\n")
+    if not command.common.json:
+        kind = (
+            f"log-density (log Z: {result['verdict']})" if first.log_z else f"f, the log-density up to a constant ({first.why})"
+        )
+        mean = f"{result['mean']:.2f}" + ("" if error is None else f" +- {error:.2f}") + " nats"
+        print(f"score     mean {mean}, {kind}, {result['num']} images of {command.images}")
+        print(f"outliers  least likely first: {', '.join(map(str, result['least_likely']))}")
+        if command.against:
+            sets = f"{result['num']} images of {command.images} against {result['against_num']} of {command.against}"
+            print(f"auroc     {result['auroc']:.4f}" + (f" +- {spread:.4f}" if math.isfinite(spread) else "") + f", {sets}")
+            best = max(range(len(by_level)), key=lambda i: by_level[i])
+            print(f"levels    AUROC by level: best {by_level[best]:.4f} at level {first.levels[best]}")
+        print(f"written: {out / 'scores.json'}, {out / 'scores.npz'}, {out / 'scores.png'} (16 least, 16 most likely)")
+    return {"run": command.run, "out": str(out), **result}

@@ -1,0 +1,82 @@
+"""springwell sample."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from springwell.app.cli.common import Common, Context, Processes, run_name, writable, write_errors
+from springwell.errors import UserError
+
+
+@dataclass(frozen=True)
+class SampleCommand:
+    """Draw samples from a trained model."""
+
+    run: tyro.conf.Positional[str]
+    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    num: int | None = None
+    """How many samples. Default: 64 images or 1024 vectors; 8 rows in a picture of trajectories."""
+    seed: int = 0
+    """Sample i depends on (seed, i) alone."""
+    out: Path | None = None
+    """Where to: .png for a picture; .npy or .npz for numbers, images as uint8 [N, H, W, C]; a path without suffix for a folder
+    of PNGs, which an interrupted command fills up; .gif with --trajectory. Default: samples.png (samples.npy for vectors) in
+    the run directory, ./NAME.png for other models."""
+    trajectory: bool = False
+    """Write the way from noise to sample: .png, .gif or .npz."""
+    batch: int | None = None
+    """Chains that run side by side. Default: as many as fit in memory."""
+    steps: int | None = None
+    """MCMC steps per level. Default: the run's own."""
+    noise_scale: float | None = None
+    """Factor on the Langevin noise. Default: the run's own."""
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
+    from springwell.app.writing import KINDS
+
+    out, name = command.out, run_name(command.run)
+    if out is not None and out.suffix not in KINDS:
+        raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .npy, .npz, .png, .gif or a folder")
+    for option, value in (("num", command.num), ("batch", command.batch)):
+        if value is not None and value < 1:
+            raise UserError(f"--{option} {value}: must be at least 1")
+    with context.processes() as processes:
+        return _sample(command, context, processes, out, name)
+
+
+def _sample(command: SampleCommand, context: Context, processes: Processes, out: Path | None, name: str) -> dict[str, Any]:
+    from springwell.app.writing import Drawing, write_samples, write_trajectory
+    from springwell.store.run import find, load_folder
+
+    with processes.first():
+        folder = find(command.run)
+    model = load_folder(folder, processes.device, context.reporter.warn)
+    if out is None and Path(command.run).is_dir():
+        kind = ".png" if command.trajectory or len(model.event_shape) == 3 else ".npy"
+        out = Path(command.run) / f"{'trajectory' if command.trajectory else 'samples'}{kind}"
+    elif out is None:
+        out = Path(f"{name}-trajectory.png" if command.trajectory else f"{name}.png")
+    writable(out.parent)
+    drawing = Drawing(
+        model,
+        os.path.normpath(command.run),
+        context.reporter,
+        command.num,
+        command.seed,
+        command.batch,
+        command.steps,
+        command.noise_scale,
+    )
+    with write_errors(out):
+        written = (write_trajectory if command.trajectory else write_samples)(drawing, out)
+    if not command.common.json and processes.main:
+        print(f"{out}: {written['num']} samples of {command.run}, seed {command.seed}")
+    return {"run": command.run, "out": str(out), "seed": command.seed, **written}

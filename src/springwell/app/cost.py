@@ -1,0 +1,103 @@
+r"""What a run costs, before it is run: parameters, floating-point operations and memory.
+
+Everything is counted on tensors without storage (torch's ``meta`` device), so the paper's largest presets take a second here.
+A multiplication with its addition counts as two operations; elementwise operations are left out.
+
+    chain    K gradients with respect to y: each a forward pass and a backward pass to the input
+    loss     forward and backward pass, to the weights, of positives and negatives together
+    memory   weights, gradients, Adam's moments and the moving average, plus what the loss keeps for its backward pass
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from springwell.app.config import Config
+from springwell.conditional import gradient
+from springwell.devices import kept_tensors
+from springwell.energy import ScaledEnergy, at_level
+from springwell.model import build_energy, build_schedule
+
+_KNOWN_SHAPES = {"digits": (1, 8), "mnist": (1, 28), "fashion-mnist": (1, 28), "cifar10": (3, 32), "celeba": (3, 64)}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one training iteration, unless it says otherwise.
+
+    Attributes:
+        event_shape: Of one sample.
+        parameters: Trained numbers.
+        gradient_flops: Operations of one gradient of f with respect to y, for one sample.
+        iteration_flops: Operations of one iteration, whole batch.
+        memory_bytes: Estimated peak of one process that holds the whole batch (divided by ``accumulate``).
+    """
+
+    event_shape: tuple[int, ...]
+    parameters: int
+    gradient_flops: int
+    iteration_flops: int
+    memory_bytes: int
+
+
+def event_shape(config: Config) -> tuple[int, ...]:
+    """Shape of a sample, without reading the data where its publisher fixed it."""
+    name = "celeba" if config.data.startswith("lsun/") else config.data
+    if name in _KNOWN_SHAPES:
+        channels, size = _KNOWN_SHAPES[name]
+        size = config.images.image_size or size
+        return (channels, size, size)
+    from springwell.data import open_data
+    from springwell.data.images import image_shape
+
+    return image_shape(config.data, config.images) or open_data(config.data, config.images).event_shape
+
+
+def estimate(config: Config) -> Cost:
+    """Counts one iteration of ``config``."""
+    schedule = build_schedule(config)
+    shape = event_shape(config)
+    with torch.device("meta"):
+        energy = build_energy(config, schedule, shape).to("meta")
+    parameters = sum(p.numel() for p in energy.parameters())
+    y, t = torch.empty(1, *shape, device="meta"), torch.zeros(1, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as chain:
+        gradient(at_level(energy, t), y)
+    with FlopCounterMode(display=False) as loss:
+        kept = _loss(energy, y, t)
+    evaluations = config.gradient_evaluations() - 1
+    if config.objective == "dsm":
+        # Differentiating a gradient costs twice what the gradient did, and keeps as much as positives and negatives do.
+        per_sample = 3 * chain.get_total_flops()
+    else:
+        per_sample = loss.get_total_flops() + evaluations * chain.get_total_flops()
+    held = config.training.batch // config.training.accumulate
+    memory = 4 * (5 * parameters + math.prod(shape) * held * 8) + kept * held
+    return Cost(shape, parameters, chain.get_total_flops(), per_sample * config.training.batch, memory)
+
+
+def _loss(energy: ScaledEnergy, y: Tensor, t: Tensor) -> int:
+    """Runs the loss of one positive and one negative, and returns the bytes that it keeps for its backward pass."""
+    kept = kept_tensors(lambda: energy(torch.cat([y, y]), torch.cat([t, t])).sum().backward())
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept if tensor.ndim == 4 and len(tensor) == 2)
+
+
+def seconds_per_iteration(config: Config, cost: Cost, device: str) -> tuple[float, str]:
+    """Time of one iteration, and in words where it comes from: gradients of a few samples, scaled by their operations."""
+    schedule = build_schedule(config).to(device)
+    num = min(config.training.batch, max(4, int(2e10 / cost.gradient_flops)))
+    energy = build_energy(config, schedule, cost.event_shape).to(device)
+    level = at_level(energy, torch.arange(num, device=device) % schedule.num_levels)
+    y = torch.zeros(num, *cost.event_shape, device=device)
+    best = math.inf
+    for _ in range(3):
+        began = time.perf_counter()
+        float(gradient(level, y).sum())
+        best = min(best, time.perf_counter() - began)
+    return best * cost.iteration_flops / (cost.gradient_flops * num), f"from the gradient of {num} samples"

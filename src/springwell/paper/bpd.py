@@ -1,0 +1,67 @@
+"""Bits per dimension of finished models, with their brackets, over several seeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from springwell.app.plots import new_figure, ticks
+from springwell.evaluation.likelihood import measure, settings_for, work_name
+from springwell.likelihood.bits import to_bits
+from springwell.likelihood.bracket import Work
+from springwell.paper.common import finished, markdown, write
+from springwell.progress import Reporter
+
+SEEDS = 3
+TOLERANCE = 0.01
+DENSITIES = 128
+BURN = 200
+# The pilot's own choice would differ between seeds, and with it how tight their bounds are.
+LEAPFROG = 4
+SHOWN = (
+    ("_optimistic", "_lower", {"marker": "^", "color": "#20456e"}, "log Z from below"),
+    ("", "", {"marker": "o", "color": "#b5482a"}, "Bennett"),
+    ("_conservative", "_upper", {"marker": "v", "color": "#7fa3c7"}, "log Z from above"),
+)
+
+
+def reproduce(
+    out: Path,
+    seed: int,
+    scale: float,
+    device: str,
+    reporter: Reporter,
+    data: str = "digits",
+    runs: Path = Path("runs"),
+) -> dict[str, Any]:
+    models = finished(data, ("ladder", "t1k"), runs, device)
+    densities, burn = max(4, round(scale * DENSITIES)), max(1, round(scale * BURN))
+    rows: list[list[str]] = []
+    numbers: dict[str, Any] = {"data": data, "densities": densities, "burn": burn, "runs": []}
+    figure, axes = new_figure(1, 1, 3.6)
+    ax = axes[0, 0]
+    for name, model in models.items():
+        for s in range(seed, seed + SEEDS):
+            settings = replace(settings_for(model, TOLERANCE, max(1, densities // 2), densities, s), num_leapfrog=LEAPFROG)
+            reporter.say(f"{name}, seed {s}")
+            work = Work(out / "runs" / f"bpd-{name}" / work_name(model, settings, burn), reporter=reporter)
+            record = measure(model, settings, 10_000, burn=burn, work=work).record
+            numbers["runs"].append({"model": name, "seed": s, **record})
+            place, cells = len(rows) + 1, []
+            for kind, bound, style, label in SHOWN:
+                value = record[f"bits_per_dim{kind}"]
+                error = to_bits(record[f"log_z{bound}_standard_error"], record["dim"])
+                cells.append(f"{value:.3f} +- {error:.3f}")
+                ax.errorbar(place, value, error, ls="", ms=4, lw=1, label=label if place == 1 else None, **style)
+            rows.append([name, str(s), *cells, record["verdict"], str(record["num_images"])])
+    ax.set(aspect="auto")
+    labels = [f"{row[0].removeprefix(data + '-')}\nseed {row[1]}\n{row[5]}" for row in rows]
+    ax.set_xticks(range(1, len(rows) + 1), labels, fontsize=6)
+    ax.set_title("bits/dim, and the verdict on the bounds", fontsize=8)
+    ax.legend(fontsize=6)
+    ax.tick_params(axis="y", labelsize=7)
+    ax.yaxis.set_major_locator(ticks(5))
+    headings = ["model", "seed", "optimistic", "Bennett", "conservative", "verdict", "test images"]
+    title = f"bits/dim of {data}; +- is the standard error of log Z alone"
+    return write(out, "bpd", figure, numbers, f"{title}\n\n{markdown(headings, rows)}")

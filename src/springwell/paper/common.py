@@ -1,0 +1,85 @@
+"""What the experiments share: training (or reusing) a run, and writing a figure with its numbers beside it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from springwell.app.config import Config
+from springwell.app.plots import save_figure
+from springwell.app.presets import preset
+from springwell.devices import automatic_device
+from springwell.errors import InterruptionError, UserError
+from springwell.model import Model
+from springwell.progress import Reporter
+from springwell.store import zoo
+from springwell.store.checkpoint import write_atomically
+from springwell.store.run import Run, load, load_folder
+from springwell.training.loop import train
+
+
+def coarse_ladder(data: str) -> Config:
+    """The ladder of twelve levels with the paper's network, which is digits-ladder for digits."""
+    base, ladder, network = preset("digits-ladder"), preset(f"{data}-ladder"), preset(f"{data}-t6").network
+    return replace(
+        ladder,
+        schedule=base.schedule,
+        sampler=base.sampler,
+        network=replace(network, output_scale=base.network.output_scale, base_precision=base.network.base_precision),
+        training=replace(ladder.training, lr=base.training.lr),
+    )
+
+
+def scaled(config: Config, seed: int, scale: float) -> Config:
+    """The same config with another seed and a multiple of its iterations."""
+    training = config.training
+    return replace(
+        config, training=replace(training, seed=seed, iterations=max(1, round(scale * training.iterations)), preview_every=0)
+    )
+
+
+def trained(config: Config, folder: Path, device: str, reporter: Reporter) -> Model:
+    """The model of ``config``, trained in ``folder`` unless it is there already."""
+    result = train(config, folder, device, reporter)
+    if result.status == "interrupted":
+        raise InterruptionError(f"interrupted at iteration {result.iteration} of {folder}; run the same command to go on")
+    return load(folder)
+
+
+def resolved(device: str) -> str:
+    """The device that ``--device`` means."""
+    return automatic_device() if device == "auto" else device
+
+
+def finished(data: str, kinds: tuple[str, ...], runs: Path, device: str) -> dict[str, Model]:
+    """Models called DATA-KIND: finished runs below ``runs``, else those that ship."""
+    place, found = resolved(device), {}
+    for name in [f"{data}-{kind}" for kind in kinds]:
+        if Run(runs / name).finished:
+            found[name] = load(runs / name, place)
+        elif name in zoo.names():
+            found[name] = load_folder(zoo.folder(name), place)
+    if not found:
+        raise UserError(f"--data {data}: there is no finished run {runs / f'{data}-{kinds[-1]}'}; train it, or use digits")
+    return found
+
+
+def write(out: Path, name: str, figure: Any, numbers: dict[str, Any], table: str = "") -> dict[str, Any]:
+    """Writes NAME.png, NAME.json and, if there is a table, NAME.md; returns what the command prints."""
+    paths = [save_figure(figure, out / f"{name}.png"), out / f"{name}.json"]
+    write_atomically(paths[1], json.dumps(numbers, indent=1) + "\n")
+    if table:
+        paths.append(out / f"{name}.md")
+        write_atomically(paths[2], table + "\n")
+    return {"figure": str(paths[0]), "numbers": str(paths[1]), "table": table, "written": [str(p) for p in paths], **numbers}
+
+
+def markdown(headings: list[str], rows: list[list[str]]) -> str:
+    """A table with aligned columns."""
+    widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings))]
+    lines = [
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |" for row in [headings, *rows]
+    ]
+    return "\n".join([lines[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *lines[1:]])

@@ -1,0 +1,44 @@
+"""Figure 3 of the paper: samples of every level of progressive sampling (top), the learned density of each (bottom)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from springwell.app.plots import draw_density, draw_points, level_log_density, new_figure, panel_grid
+from springwell.app.presets import preset
+from springwell.paper.common import scaled, trained, write
+from springwell.progress import Reporter
+
+NUM_SAMPLES = 4000
+
+
+def reproduce(
+    out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "checkerboard"
+) -> dict[str, Any]:
+    model = trained(scaled(preset(data), seed, scale), out / "runs" / f"{data}-recovery", device, reporter)
+    levels = model.schedule.num_levels
+    figure, axes = new_figure(2, levels + 1, 2.0)
+    numbers: dict[str, Any] = {"data": data, "seed": seed, "scale": scale, "num_samples": NUM_SAMPLES, "levels": []}
+    for column, (t, x, acceptance) in enumerate(model.trajectory(torch.arange(NUM_SAMPLES), seed)):
+        noise = float(model.schedule.sigma_cum[t])
+        draw_points(axes[0, column], x, title=f"$x_{t}$, noise {noise:.2f}")
+        if t == levels:
+            # The noisiest law is not learned: it is the standard normal.
+            draw_density(axes[1, column], -0.5 * panel_grid().square().sum(-1), title="N(0, I)")
+        else:
+            draw_density(axes[1, column], level_log_density(model, t), title=f"exp f(·, {t})")
+        numbers["levels"].append(
+            {
+                "t": t,
+                "sigma_cum": noise,
+                "acceptance": None if t == levels else float(acceptance.mean()),
+                "step_size": None if t == levels else float(model.step_size[t]),
+                "standard_deviation": [round(float(s), 4) for s in x.std(0)],
+            }
+        )
+    axes[0, 0].set_ylabel("samples", fontsize=8)
+    axes[1, 0].set_ylabel("learned density", fontsize=8)
+    return write(out, "fig3", figure, numbers)

@@ -1,0 +1,70 @@
+"""The adapted ladder against the authors' T6 rule: same network, data, batch and learning rate, equal gradient evaluations."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from springwell.app.config import Config
+from springwell.app.plots import new_figure
+from springwell.app.presets import preset
+from springwell.data import open_data
+from springwell.data.pictures import grid, to_bytes
+from springwell.errors import UserError
+from springwell.evaluation.neighbours import nearest
+from springwell.evaluation.toy import DATA_STREAM, mmd
+from springwell.noise import Noise
+from springwell.paper.common import coarse_ladder, scaled, trained, write
+from springwell.progress import Reporter
+
+NUM_SAMPLES = 256
+
+
+def authors_rule(ladder: Config, reference: Config) -> Config:
+    """``ladder`` with the levels, chains and output scale of the T6 preset ``reference``, at equal gradient evaluations."""
+    network = replace(ladder.network, output_scale="step", base_precision=0.0)
+    config = replace(ladder, schedule=reference.schedule, sampler=reference.sampler, network=network)
+    total = ladder.training.iterations * ladder.gradient_evaluations()
+    return replace(config, training=replace(ladder.training, iterations=max(1, round(total / config.gradient_evaluations()))))
+
+
+def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "digits") -> dict[str, Any]:
+    if data not in ("digits", "mnist"):
+        raise UserError(f"--data {data}: has no pair of presets to compare; use digits or mnist")
+    ladder = scaled(coarse_ladder(data), seed, scale)
+    configs = {"ladder": ladder, "authors' rule": authors_rule(ladder, preset(f"{data}-t6"))}
+    source = open_data(data, ladder.images, reporter)
+    held_out = source.held_out(Noise(seed, torch.arange(min(NUM_SAMPLES, source.num_held_out or NUM_SAMPLES)), DATA_STREAM))
+    figure, axes = new_figure(1, 3, 3.2)
+    rows = source.rows
+    assert rows is not None
+
+    def distance(x: Tensor) -> float:
+        """Median distance to the nearest training image, root mean square per value."""
+        return float(nearest(x.clamp(-1, 1), rows)[0].median())
+
+    numbers: dict[str, Any] = {"data": data, "seed": seed, "scale": scale, "num_samples": len(held_out)}
+    numbers["held-out data"] = {"nearest": distance(held_out)}
+    panels = {"held-out data": held_out}
+    for name, config in configs.items():
+        model = trained(config, out / "runs" / re.sub(r"\W+", "-", f"{data}-{name}"), device, reporter)
+        panels[name] = x = model.sample(len(held_out), seed=seed)
+        mmd2, null = mmd(x.flatten(1), held_out.flatten(1), seed=seed)
+        numbers[name] = {
+            "iterations": config.training.iterations,
+            "gradient_evaluations": config.training.iterations * config.gradient_evaluations(),
+            "mmd2": mmd2,
+            "mmd2_null_95": null,
+            "nearest": distance(x),
+        }
+    for ax, (name, x) in zip(axes[0], panels.items(), strict=True):
+        ax.imshow(grid(to_bytes(x[:64])).squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        row = numbers[name]
+        note = f"MMD^2 {row['mmd2']:.1e} (null {row['mmd2_null_95']:.1e})" if "mmd2" in row else ""
+        ax.set_title(f"{name}\n{note}\nnearest training image at {row['nearest']:.2f}", fontsize=8)
+    return write(out, f"ladder-{data}", figure, numbers)

@@ -1,0 +1,106 @@
+"""The paper's estimate of log Z by ratios of levels, on a T1k model: how it settles with samples and with HMC steps (Sec. 4.3).
+
+The left panel shows log Z_0 from the first n chains, the right one the standard deviation of the log-ratios of every level:
+far above 1 a few samples carry the mean. Each curve is of another number of HMC steps per level after the normal
+approximation. The values are lower bounds if the chains are faithful; curves of different numbers of steps that disagree say
+that they are not.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from springwell.app.plots import new_figure, ticks
+from springwell.likelihood.bits import evaluation_points, to_bits
+from springwell.likelihood.bracket import Work
+from springwell.likelihood.ratios import Ratios, level_ratios, tune_steps
+from springwell.noise import Noise
+from springwell.paper.common import finished, markdown, write
+from springwell.progress import Reporter
+
+STEPS = (0, 1, 4)
+NUM_CHAINS = 64
+BATCH = 64
+_STREAM = 2**50
+_COLOURS = ("0.6", "#6b9ac4", "#20456e", "#b5482a")
+
+
+def reproduce(
+    out: Path,
+    seed: int,
+    scale: float,
+    device: str,
+    reporter: Reporter,
+    data: str = "digits",
+    runs: Path = Path("runs"),
+) -> dict[str, Any]:
+    ((name, model),) = finished(data, ("t1k",), runs, device).items()
+    num = max(16, round(scale * NUM_CHAINS))
+    points = evaluation_points(model, 10_000, seed=seed)
+    nats = float((model.level_f(points.x_0) + points.log_volume).mean())
+    dim, levels = math.prod(model.event_shape), model.schedule.num_levels
+    # log Z_0 is of y_0; the density of x_0 has it less D log scale_0.
+    offset = dim * math.log(float(model.schedule.scale[0]))
+    work = Work(out / "runs" / f"logz-{name}-{seed}-{model.fingerprint()[:16]}", reporter=reporter)
+    (tuned,) = work.parts(
+        "steps",
+        [lambda: {"step_size": tune_steps(model.energy, model.schedule, model.event_shape, seed)}],
+        model.device,
+    )
+    sizes = sorted({max(1, round(num ** (i / 24))) for i in range(25)})
+    figure, axes = new_figure(1, 2, 3.4)
+    rows: list[list[str]] = []
+    numbers: dict[str, Any] = {"model": name, "seed": seed, "num_chains": num, "sizes": sizes, "steps": {}}
+    for steps, colour in zip(STEPS, _COLOURS, strict=False):
+
+        def compute(first: int, steps: int) -> dict[str, torch.Tensor]:
+            index = torch.arange(first, min(first + BATCH, num), device=model.device)
+            noise = Noise(seed, index, _STREAM + steps)
+            found = level_ratios(
+                model.energy, model.schedule, model.event_shape, noise, steps, tuned["step_size"], watch=bar.advance
+            )
+            return found._asdict()
+
+        with reporter.bar(f"{steps} HMC steps per level", levels * -(-num // BATCH)) as bar:
+            tasks = [partial(compute, first, steps) for first in range(0, num, BATCH)]
+            parts = work.parts(f"ratios-{steps}-{num}", tasks, model.device)
+        acceptance = torch.stack([part["acceptance"] for part in parts]).mean(0)
+        found = Ratios(torch.cat([part["log_ratio"] for part in parts], 1), acceptance)
+        value, error = found.estimate()
+        curve = found.curve(sizes)
+        optimistic = to_bits(value - offset - nats, dim)
+        numbers["steps"][str(steps)] = {
+            "log_z_0": value,
+            "log_z_0_standard_error": error,
+            "bound": "lower, if chains are faithful",
+            "curve": curve,
+            "acceptance": [float(acceptance.min()), float(acceptance.mean())],
+            "bits_per_dim_optimistic": optimistic,
+            "bits_per_dim_standard_error_log_z": to_bits(error, dim),
+            "num_images": len(points.x_0),
+        }
+        accepted = f"{float(acceptance.min()):.2f} ... {float(acceptance.max()):.2f}" if steps else "-"
+        bits = f"{optimistic:.3f} +- {to_bits(error, dim):.3f}"
+        rows.append([str(steps), f"{value:.2f} +- {error:.2f}", bits, accepted])
+        axes[0, 0].plot(sizes, curve, color=colour, lw=1, label=f"{steps} HMC steps")
+        axes[0, 1].plot(found.log_ratio.std(1).cpu(), color=colour, lw=0.7, label=f"{steps} HMC steps")
+    axes[0, 0].set_xscale("log")
+    axes[0, 0].yaxis.set_major_locator(ticks(5))
+    axes[0, 1].set_yscale("log")
+    axes[0, 1].xaxis.set_major_locator(ticks(5))
+    axes[0, 0].set_xlabel("samples", fontsize=8)
+    axes[0, 0].set_title("log Z_0 by ratios of levels (nats)", fontsize=8)
+    axes[0, 1].set_xlabel("level t", fontsize=8)
+    axes[0, 1].set_title("spread of the log-ratio of levels t and t + 1 (nats)", fontsize=8)
+    for ax in axes[0]:
+        ax.set(aspect="auto")
+        ax.tick_params(labelsize=7)
+        ax.legend(fontsize=6)
+    headings = ["HMC steps", "log Z_0, nats (lower bound)", "bits/dim (optimistic)", "acceptance"]
+    table = f"{name}, {num} chains, {len(points.x_0)} test images\n\n{markdown(headings, rows)}"
+    return write(out, "fig-logz", figure, numbers, table)

@@ -1,0 +1,1 @@
+"""Files: atomic writes, checkpoints, runs, the hub, the models that ship."""

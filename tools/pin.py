@@ -1,0 +1,33 @@
+"""Writes f and samples of every shipped model at fixed inputs and seeds to tests/fixtures/pins.json.
+
+    python tools/pin.py
+
+Run it only when a model that ships was trained anew: `tests/test_pins.py` compares the package against this file.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+import springwell as sw
+from springwell.store import zoo
+
+PINS = Path(__file__).parents[1] / "tests" / "fixtures" / "pins.json"
+
+
+def pins(name: str) -> dict[str, object]:
+    """f of four inputs at three levels, and two samples, of which 64 values each are kept."""
+    model = sw.load(name)
+    num_levels = model.schedule.num_levels
+    y = sw.Noise(7, torch.arange(4)).normal(*model.event_shape)
+    f = {t: model.f(y, t).tolist() for t in sorted({0, num_levels // 2, num_levels - 1})}
+    samples = model.sample(2, seed=3).flatten(1)
+    stride = -(-samples.shape[1] // 64)
+    return {"f": f, "samples": samples[:, ::stride].tolist()}
+
+
+if __name__ == "__main__":
+    PINS.write_text(json.dumps({name: pins(name) for name in zoo.names()}) + "\n")
