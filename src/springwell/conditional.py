@@ -7,21 +7,20 @@ A level without spring has precision 0 in place of 1 / sigma_{t+1}^2, and this i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from springwell.energy.base import EnergyFunction, at_level
-from springwell.schedule import NoiseSchedule, expand
+from springwell.samplers.target import gradient, value_and_grad
+from springwell.schedule import NoiseSchedule
+from springwell.shapes import expand, inner
 
-LogDensity = Callable[[Tensor], Tensor]
 # Standard deviations of a distance's root mean square.
 FARTHEST = 4.0
 
 
 class Conditional:
-    """y -> log p(y_t | x_{t+1}) + const (Eq. 4), for chains at fixed levels.
+    """y -> log p(y_t | x_{t+1}) + const (Eq. 4), for chains at fixed levels. It is a :class:`springwell.samplers.Target`.
 
     Args:
         energy: f(y, t).
@@ -31,8 +30,25 @@ class Conditional:
     """
 
     def __init__(self, energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor):
-        self.f, self.x_next = at_level(energy, t), x_next
-        self.precision = expand(schedule.spring_precision[t], x_next).expand_as(x_next).contiguous()
+        self.energy, self.schedule, self.level = energy, schedule, t
+        self.f = at_level(energy, t)
+        self._hold(x_next)
+
+    def _hold(self, x_next: Tensor) -> None:
+        self.x_next = x_next
+        self.precision = expand(self.schedule.spring_precision[self.level], x_next).expand_as(x_next).contiguous()
+
+    def held_to(self, x_next: Tensor) -> Conditional:
+        """The same wells on springs that are held to another x_{t+1}."""
+        other = object.__new__(Conditional)
+        other.energy, other.schedule, other.level, other.f = self.energy, self.schedule, self.level, self.f
+        other._hold(x_next)
+        return other
+
+    @property
+    def sigma(self) -> Tensor:
+        """sigma_{t+1}, in a shape that broadcasts against y."""
+        return expand(self.schedule.sigma[self.level + 1], self.x_next)
 
     def __call__(self, y: Tensor) -> Tensor:
         stretch = y - self.x_next
@@ -50,57 +66,42 @@ class Conditional:
         _, grad = value_and_grad(self.f, y)
         return torch.addcmul(grad, self.precision, self.x_next - y)
 
+    @torch.no_grad()
+    def proposals(self, y: Tensor, eps: Tensor) -> tuple[Tensor, Tensor]:
+        """Candidates ``[J + 1, N, ...]`` for a jump and their log-weights ``[J + 1, N]``; see :mod:`springwell.samplers.jumps`.
 
-def inner(u: Tensor, v: Tensor) -> Tensor:
-    """Inner product of each sample's values ``[N]``."""
-    return torch.linalg.vecdot(u.flatten(1), v.flatten(1))
+        The first candidate is y; the others come from the spring. A level without spring keeps y.
 
+        Args:
+            y: Positions ``[N, ...]``.
+            eps: Standard normals ``[J, N, ...]``.
+        """
+        candidates = torch.cat([y[None], self.x_next + self.sigma * eps])
+        num = len(candidates)
+        log_weight = at_level(self.energy, self.level.repeat(num))(candidates.flatten(0, 1)).view(num, -1)
+        log_weight[1:].masked_fill_(~self.schedule.spring[self.level], -torch.inf)
+        return candidates, log_weight
 
-def value_and_grad(logdensity: LogDensity, y: Tensor) -> tuple[Tensor, Tensor]:
-    """log p(y) ``[N]`` and its gradient ``[N, ...]``, detached, for any callable."""
-    if isinstance(logdensity, Conditional):
-        return logdensity.value_and_grad(y)
-    with torch.enable_grad():
-        y = y.detach().requires_grad_()
-        value = logdensity(y)
-        (grad,) = torch.autograd.grad(value, y, torch.ones_like(value))
-    return value.detach(), grad
+    def normal_approximation(self, eps: Tensor, damped: bool = False, cut: bool = False) -> Tensor:
+        r"""A Gaussian guess of y_t given x_{t+1}, at noise eps.
 
+            y = x_{t+1} + s sigma_{t+1}^2 grad f(x_{t+1}, t) + sqrt(s) sigma_{t+1} eps
 
-def gradient(logdensity: LogDensity, y: Tensor) -> Tensor:
-    """The gradient of log p at y ``[N, ...]``, detached, for any callable."""
-    return logdensity.grad(y) if isinstance(logdensity, Conditional) else value_and_grad(logdensity, y)[1]
+        s = 1 is the conditional for small sigma (Sec. 3.3). ``damped`` takes s = schedule.posterior_share, with which the guess
+        is exact for a single data point at any sigma: the start for chains on wide hops, where s = 1 overshoots.
 
-
-def normal_approximation(
-    energy: EnergyFunction,
-    schedule: NoiseSchedule,
-    t: Tensor,
-    x_next: Tensor,
-    eps: Tensor,
-    damped: bool = False,
-    cut: bool = False,
-) -> Tensor:
-    r"""A Gaussian guess of y_t given x_{t+1}, at noise eps.
-
-        y = x_{t+1} + s sigma_{t+1}^2 grad f(x_{t+1}, t) + sqrt(s) sigma_{t+1} eps
-
-    s = 1 is the conditional for small sigma (Sec. 3.3). ``damped`` takes s = schedule.posterior_share, with which it is exact
-    for a single data point at any sigma: the start for chains on wide hops, where s = 1 overshoots.
-
-    f is little known at x_{t+1}, which has more noise than y_t, and may be steep there; but |x_{t+1} - y_t|^2 is D sigma^2 up
-    to a share of sqrt(2 / D), whatever the data. ``cut`` bounds the damped drift, by that sqrt(1 - s) sigma in root mean square
-    at most, four standard deviations above it. Chains would not come back from farther off, and training, which lowers f where
-    chains are, would make f steeper yet.
-    """
-    grad = gradient(at_level(energy, t), x_next)
-    sigma = expand(schedule.sigma[t + 1], x_next)
-    if not damped:
-        return x_next + sigma**2 * grad + sigma * eps
-    share = expand(schedule.posterior_share[t], x_next)
-    drift = share * sigma**2 * grad
-    if cut:
-        size = expand(drift.flatten(1).square().mean(-1).sqrt(), drift)
-        longest = (1 + FARTHEST / (2 * drift[0].numel()) ** 0.5) * (1 - share).sqrt() * sigma
-        drift = (longest / size).clamp(max=1) * drift
-    return x_next + drift + share.sqrt() * sigma * eps
+        f is little known at x_{t+1}, which has more noise than y_t, and may be steep there; but |x_{t+1} - y_t|^2 is D sigma^2
+        up to a share of sqrt(2 / D), whatever the data. ``cut`` limits the damped drift's root mean square to sqrt(1 - s) sigma,
+        plus four standard deviations. Chains would not come back from farther off, and training, which lowers f where chains
+        are, would make f steeper yet.
+        """
+        grad, sigma, x_next = gradient(self.f, self.x_next), self.sigma, self.x_next
+        if not damped:
+            return x_next + sigma**2 * grad + sigma * eps
+        share = expand(self.schedule.posterior_share[self.level], x_next)
+        drift = share * sigma**2 * grad
+        if cut:
+            size = expand(drift.flatten(1).square().mean(-1).sqrt(), drift)
+            longest = (1 + FARTHEST / (2 * drift[0].numel()) ** 0.5) * (1 - share).sqrt() * sigma
+            drift = (longest / size).clamp(max=1) * drift
+        return x_next + drift + share.sqrt() * sigma * eps

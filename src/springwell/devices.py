@@ -49,3 +49,11 @@ def gathered(x: Tensor) -> Tensor:
 
     PartialState(cpu=x.device.type == "cpu")
     return gather(x)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on any backend."""
+    message = str(error).lower()
+    return (
+        isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "out of memory" in message or "allocate memory" in message
+    )

@@ -1,9 +1,6 @@
 r"""Progressive sampling (Gao et al. 2021, Alg. 2).
 
-    x_T ~ N(0, I);   for t = T-1 ... 0:  y = K steps at log p(. | x_{t+1}), started at x_{t+1};   x_t = y / scale_t
-
-K = 0 takes one draw from the normal approximation instead. With ``denoised_start`` chains start at a damped one; with K = 0
-that is the draw.
+    x_T ~ N(0, I);   for t = T-1 ... 0:  y ~ p(. | x_{t+1}), by a LevelSampler;   x_t = y / scale_t
 
 If x_{t+1} has the law of level t + 1, and levels are noisy versions of one another, y_t has the law exp f(y, t). Where they are
 not (a sum of two models' energies, an energy with a likelihood added), a *sweep* takes y_t nearer to it, whatever x_{t+1} was:
@@ -16,17 +13,20 @@ Metropolis-tested chains sweeps leave that law invariant for every K and every s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from springwell.conditional import gradient, normal_approximation
+from springwell.conditional import Conditional
 from springwell.energy.base import EnergyFunction, at_level
-from springwell.level import Chains, run_conditional
+from springwell.level import LevelSampler
 from springwell.noise import Noise
-from springwell.schedule import NoiseSchedule, expand
+from springwell.samplers import gradient
+from springwell.schedule import NoiseSchedule
+
+Draw = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Sample(NamedTuple):
@@ -37,10 +37,27 @@ class Sample(NamedTuple):
     acceptance: Tensor
 
 
+def descend(schedule: NoiseSchedule, x: Tensor, draw: Draw, top: int | None = None) -> Iterator[Sample]:
+    """Goes down the levels: the loop of Alg. 2. Yields the start, then every level.
+
+    Args:
+        schedule: The noise levels.
+        x: Where to start ``[N, ...]``, x_top.
+        draw: (t ``[N]``, x_{t+1}) -> y_t and the acceptance ``[N]``.
+        top: The level above the first one that is drawn. Default: T.
+    """
+    top = schedule.num_levels if top is None else top
+    yield Sample(top, x, torch.ones(len(x), device=x.device))
+    for level in reversed(range(top)):
+        y, acceptance = draw(torch.full((len(x),), level, device=x.device), x)
+        x = y / schedule.scale[level].to(y.dtype)
+        yield Sample(level, x, acceptance)
+
+
 def progressive(
     energy: EnergyFunction,
     schedule: NoiseSchedule,
-    chains: Chains,
+    sampler: LevelSampler,
     event_shape: tuple[int, ...],
     noise: Noise,
     sweeps: int = 0,
@@ -50,52 +67,21 @@ def progressive(
     Args:
         energy: f(y, t).
         schedule: The noise levels.
-        chains: How every level is sampled.
+        sampler: How every level is drawn.
         event_shape: Shape of one sample.
         noise: The samples' randomness.
-        sweeps: Sweeps of every level after its first chain.
+        sweeps: Sweeps of every level after its first draw.
     """
-    x = noise.normal(*event_shape)
-    acceptance = torch.ones(len(noise), device=x.device)
-    yield Sample(schedule.num_levels, x, acceptance)
-    for level in reversed(range(schedule.num_levels)):
-        t = torch.full((len(noise),), level, device=x.device)
-        first = x
-        if chains.denoised_start and chains.num_steps:
-            first = normal_approximation(energy, schedule, t, x, noise.normal(*event_shape), damped=True)
-        y, acceptance = sample_level(chains, energy, schedule, t, x, first, noise, sweeps)
-        x = y / schedule.scale[level].to(y.dtype)
-        yield Sample(level, x, acceptance)
 
+    def draw(t: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
+        conditional = Conditional(energy, schedule, t, x_next)
+        y, acceptance = sampler.draw(conditional, noise)
+        for _ in range(sweeps):
+            y, accepted = sampler.sweep(conditional, y, noise)
+            acceptance = acceptance + accepted
+        return y, acceptance / (sweeps + 1)
 
-def sample_level(
-    chains: Chains,
-    energy: EnergyFunction,
-    schedule: NoiseSchedule,
-    t: Tensor,
-    x_next: Tensor,
-    start: Tensor,
-    noise: Noise,
-    sweeps: int = 0,
-) -> tuple[Tensor, Tensor]:
-    """Draws y_t given x_{t+1}, then sweeps; returns y_t and the mean acceptance ``[N]`` of each chain.
-
-    Args:
-        chains: How.
-        energy: f(y, t).
-        schedule: The noise levels.
-        t: Levels ``[N]``.
-        x_next: x_{t+1} ``[N, ...]``.
-        start: Where the chains start ``[N, ...]``.
-        noise: For N chains.
-        sweeps: How often x_{t+1} is drawn again, given y_t, and y_t given that.
-    """
-    y, acceptance = run_conditional(chains, energy, schedule, t, x_next, start, noise)
-    for _ in range(sweeps):
-        x_next = y + expand(schedule.sigma[t + 1], y) * noise.normal(*y.shape[1:])
-        y, accepted = run_conditional(chains, energy, schedule, t, x_next, y, noise)
-        acceptance = acceptance + accepted
-    return y, acceptance / (sweeps + 1)
+    return descend(schedule, noise.normal(*event_shape), draw)
 
 
 def denoise(energy: EnergyFunction, schedule: NoiseSchedule, x_0: Tensor) -> Tensor:

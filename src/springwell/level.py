@@ -1,71 +1,166 @@
-"""Sampling one conditional log p(y_t | x_{t+1}): what training (Alg. 1) and generation (Alg. 2) have in common."""
+r"""The one place that draws y_t given x_{t+1}: in training (Alg. 1), in generation (Alg. 2) and in everything built on them.
+
+A :class:`LevelSampler` has K steps of a Markov kernel at the conditional (Eq. 4) and a place to start them,
+
+    noisy      at x_{t+1}, as in the paper;
+    data       at y_t in training, where it is known; at x_{t+1} otherwise. The truth is then a fixed point of training for
+               every K, and a chain that cannot move gives no gradient instead of a runaway;
+    denoised   at a damped Gaussian guess of y_t given x_{t+1}, which costs a gradient and leaves less to do for the chain.
+
+With K = 0 the draw is the Gaussian guess itself: the paper's normal approximation (Sec. 3.3), damped for ``denoised``. In
+training the guess shares the noise of y_t: any eps ~ N(0, I) independent of x_{t+1} gives the same gradient on average, the
+residual of y_t under its law given x_{t+1} and the data is such an eps, and with it nearly all noise of f(y_t) - f(y^-) cancels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from springwell.app.config import STEPS_PER_JUMP
-from springwell.conditional import Conditional, normal_approximation
-from springwell.energy.base import EnergyFunction
+from springwell.conditional import Conditional
+from springwell.errors import UserError
 from springwell.noise import Noise
-from springwell.samplers.base import Kernel, run_chain
-from springwell.samplers.jumps import jump
+from springwell.samplers import Kernel, make_kernel, run_chain
+from springwell.samplers.jumps import Take, choose, take
 from springwell.schedule import NoiseSchedule
 
+STEPS_PER_JUMP = 5
+Start = Literal["noisy", "data", "denoised"]
 
-@dataclass
-class Chains:
-    """How a conditional is sampled.
+
+class Truth(NamedTuple):
+    """What training knows of a draw: the data ``[N, ...]``, and the y_t that x_{t+1} was made from."""
+
+    x: Tensor
+    y_t: Tensor
+
+
+@dataclass(frozen=True)
+class LevelSampler:
+    """How y_t is drawn given x_{t+1}.
 
     Attributes:
-        kernel: The Markov kernel.
-        num_steps: K; 0 takes one draw from the normal approximation instead.
-        step_size: ``[T]``.
+        kernel: The Markov kernel, or its name: ``"langevin"``, ``"mala"``, ``"hmc"``, ``"nuts"``.
+        num_steps: K; 0 takes the Gaussian guess as the draw.
+        step_size: ``[T]``, the step size of every level; or one number for all.
+        start: Where chains start; see the head of this module.
         jump_proposals: J of a jump between modes before every fifth step; 0 for none.
-        noise_scale: Factor on the Langevin noise; 1 is the correct dynamics.
-        denoised_start: Whether generation starts at the damped normal approximation instead of x_{t+1}; with K = 0, whether
-            the normal approximation is the damped one.
-        jump: How to jump, with the arguments of :func:`springwell.samplers.jump`.
+        take: How a jump takes its candidate; see :func:`springwell.samplers.jumps.take`.
     """
 
-    kernel: Kernel
-    num_steps: int
-    step_size: Tensor
+    kernel: Kernel | str = "mala"
+    num_steps: int = 20
+    step_size: Tensor | float = 0.1
+    start: Start = "noisy"
     jump_proposals: int = 0
-    noise_scale: float = 1.0
-    denoised_start: bool = False
-    jump: Callable[..., Tensor] = jump
+    take: Take = take
+
+    def __post_init__(self) -> None:
+        if isinstance(self.kernel, str):
+            object.__setattr__(self, "kernel", make_kernel(self.kernel))
+        if not isinstance(self.kernel, Kernel):
+            raise UserError(f"kernel: is a {type(self.kernel).__name__}; give a Kernel or a name, for instance 'mala'")
+        if self.num_steps < 0 or self.jump_proposals < 0:
+            counts = f"num_steps={self.num_steps}, jump_proposals={self.jump_proposals}"
+            raise UserError(f"{counts}: both must be at least 0")
+        if self.start not in get_args(Start):
+            raise UserError(f"start={self.start!r}: unknown; choose {', '.join(get_args(Start))}")
+
+    @property
+    def tested(self) -> bool:
+        """Whether its chains have a Metropolis test."""
+        assert isinstance(self.kernel, Kernel)
+        return self.num_steps > 0 and self.kernel.tested
+
+    @property
+    def damped(self) -> bool:
+        """Whether its Gaussian guess is damped: everywhere but in the paper's normal approximation, K = 0 from x_{t+1}."""
+        return self.num_steps > 0 or self.start == "denoised"
+
+    def check(self, schedule: NoiseSchedule) -> None:
+        """Refuses a schedule that this sampler cannot draw from."""
+        if isinstance(self.step_size, Tensor) and self.step_size.ndim and len(self.step_size) != schedule.num_levels:
+            raise UserError(f"step_size: has shape {list(self.step_size.shape)}; needs [{schedule.num_levels}], one per level")
+        if bool(schedule.spring.all()):
+            return
+        if self.num_steps == 0:
+            raise UserError("num_steps=0: needs the spring of every level, which this schedule has not; use at least 1")
+        if self.start == "denoised":
+            raise UserError("start='denoised': needs the spring of every level, which this schedule has not; use 'noisy'")
+
+    def to(self, device: torch.device | str) -> LevelSampler:
+        """The sampler with its step sizes on another device."""
+        return replace(self, step_size=self.step_size.to(device)) if isinstance(self.step_size, Tensor) else self
+
+    def description(self) -> dict[str, Any]:
+        """All but the step sizes, for JSON."""
+        assert isinstance(self.kernel, Kernel)
+        kernel = {"kernel": self.kernel.name, "options": self.kernel.options}
+        return {**kernel, "num_steps": self.num_steps, "start": self.start, "jump_proposals": self.jump_proposals}
+
+    def with_steps(self, step_size: Tensor) -> LevelSampler:
+        """The sampler with other step sizes ``[T]``, which may change while it is used."""
+        return replace(self, step_size=step_size)
+
+    def steps(self, t: Tensor) -> Tensor:
+        """Step sizes ``[N]`` of chains at levels t."""
+        if isinstance(self.step_size, Tensor) and self.step_size.ndim:
+            return self.step_size[t]
+        return torch.as_tensor(self.step_size, dtype=torch.float32, device=t.device).expand(len(t))
+
+    def guess(self, conditional: Conditional, eps: Tensor, cut: bool = False) -> Tensor:
+        """The Gaussian guess of y_t at noise eps; ``cut`` limits its drift to what data can make it."""
+        return conditional.normal_approximation(eps, self.damped, cut)
+
+    def draw(self, conditional: Conditional, noise: Noise, truth: Truth | None = None) -> tuple[Tensor, Tensor]:
+        """Draws y_t given x_{t+1} and returns it with the mean acceptance ``[N]`` of each chain.
+
+        Args:
+            conditional: The well and the spring.
+            noise: For N chains.
+            truth: In training, the data and y_t.
+        """
+        start = conditional.x_next
+        if self.num_steps == 0 or self.start == "denoised":
+            eps = noise.normal(*start.shape[1:]) if truth is None else _shared_noise(conditional, truth, noise)
+            start = self.guess(conditional, eps, cut=truth is not None)
+        elif self.start == "data" and truth is not None:
+            start = truth.y_t
+        return self.run(conditional, start, noise)
+
+    def run(self, conditional: Conditional, y: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        """K steps at the conditional from y ``[N, ...]``: where they end, and their mean acceptance ``[N]``."""
+        acceptance = torch.zeros(len(y), device=y.device)
+        if self.num_steps == 0:
+            return y, torch.ones_like(acceptance)
+        assert isinstance(self.kernel, Kernel)
+        step_size = self.steps(conditional.level)
+        piece = STEPS_PER_JUMP if self.jump_proposals else self.num_steps
+        for done in range(0, self.num_steps, piece):
+            num = min(piece, self.num_steps - done)
+            if self.jump_proposals:
+                y = self._jump(conditional, y, noise)
+            y, accepted = run_chain(self.kernel, y, conditional, step_size, num, noise, check=False)
+            acceptance += accepted * (num / self.num_steps)
+        return y, acceptance
+
+    def _jump(self, conditional: Conditional, y: Tensor, noise: Noise) -> Tensor:
+        eps = noise.normal(self.jump_proposals, *y.shape[1:]).transpose(0, 1)
+        candidates, log_weight = conditional.proposals(y, eps)
+        return self.take(candidates, choose(log_weight, noise))
+
+    def sweep(self, conditional: Conditional, y: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        """Draws x_{t+1} again, given y_t, and then y_t again, given that; see :mod:`springwell.generate`."""
+        held = conditional.held_to(y + conditional.sigma * noise.normal(*y.shape[1:]))
+        if self.num_steps == 0:
+            y = self.guess(held, noise.normal(*y.shape[1:]))
+        return self.run(held, y, noise)
 
 
-def run_conditional(
-    chains: Chains, energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor, start: Tensor, noise: Noise
-) -> tuple[Tensor, Tensor]:
-    """Draws y_t given x_{t+1} and returns it with the mean acceptance ``[N]`` of each chain.
-
-    Args:
-        chains: How.
-        energy: f(y, t).
-        schedule: The noise levels.
-        t: Levels ``[N]``.
-        x_next: x_{t+1} ``[N, ...]``.
-        start: Where the chains start ``[N, ...]``.
-        noise: For N chains.
-    """
-    if chains.num_steps == 0:
-        eps = noise.normal(*x_next.shape[1:])
-        y = normal_approximation(energy, schedule, t, x_next, eps, damped=chains.denoised_start)
-        return y, torch.ones(len(t), device=x_next.device)
-    y, acceptance = start, torch.zeros(len(t), device=x_next.device)
-    logdensity, step_size = Conditional(energy, schedule, t, x_next), chains.step_size[t]
-    piece = STEPS_PER_JUMP if chains.jump_proposals else chains.num_steps
-    for done in range(0, chains.num_steps, piece):
-        steps = min(piece, chains.num_steps - done)
-        if chains.jump_proposals:
-            y = chains.jump(y, energy, schedule, t, x_next, chains.jump_proposals, noise)
-        y, accepted = run_chain(chains.kernel, y, logdensity, step_size, steps, noise, chains.noise_scale, check=False)
-        acceptance += accepted * (steps / chains.num_steps)
-    return y, acceptance
+def _shared_noise(conditional: Conditional, truth: Truth, noise: Noise) -> Tensor:
+    """The residual of y_t given x_{t+1} and the data, standard normal and independent of both; fresh where y_t has none."""
+    mean, std = conditional.schedule.posterior(truth.x, conditional.x_next, conditional.level)
+    return torch.where(std > 0, (truth.y_t - mean) / std, noise.normal(*truth.x.shape[1:]))

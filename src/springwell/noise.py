@@ -23,13 +23,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import IntEnum, unique
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
+
+from springwell.errors import UserError
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _UNIFORM, _NORMAL = 0, 1
 _MAX_AHEAD = 1 << 16
+
+
+@unique
+class Stream(IntEnum):
+    """The table of streams. Every use of randomness has the numbers from its own up to the next one's to itself.
+
+    Two uses of one seed are then independent of each other, whatever samples, iterations or levels they count.
+    """
+
+    TRAINING = 0  # + iteration, + 2^36 after each rollback
+    SAMPLING = 2**40
+    LEVELS = 2**41  # the levels of a training batch; + iteration, + 2^36 after each rollback
+    DATA = 2**42  # held-out data, their noise and dequantisation
+    NULL = 2**43  # permutations of a null distribution
+    PILOT = 2**50  # + level of the first chain
+    LONGRUN = 2**51  # + steps per level x 2^24 + level
+    LONGRUN_FREE = 2**52  # + steps done
+    DIAGNOSIS = 2**53  # + level
+    SOURCES = 2**54  # + number of the source
+    POINTS = 2**55
+    BRACKET = 2**56  # + 16 x number of densities
+    SCORES = 2**57
+    RATIOS = 2**58
+    INPAINTING = 2**59  # + number of the observation
+    RESTORATION = 2**60  # + number of the observation
+    PROBES = 2**61
+    MEASUREMENT = 2**61 + 2**60  # + number of the observation
 
 
 def _signed(word: int) -> int:
@@ -149,3 +179,40 @@ class MixedNoise(Noise):
         mixed = torch.special.ndtr((weights * torch.special.ndtri(draws)).sum(-1)).clamp(1 - largest, largest)
         pure, source = weights.max(-1)
         return torch.where(pure == 1, draws.gather(-1, source[..., None].expand(*draws.shape[:-1], 1))[..., 0], mixed)
+
+
+class GeneratorNoise(Noise):
+    """Numbers of a torch.Generator in place of (seed, index): shorter to write, but a chain's values depend on its batch.
+
+    Args:
+        generator: Any torch.Generator.
+        num: How many samples.
+        device: Where the numbers are needed.
+    """
+
+    def __init__(self, generator: Generator, num: int, device: torch.device | str = "cpu"):
+        self.generator, self.num, self.place, self.dtype = generator, num, torch.device(device), torch.float32
+
+    def __len__(self) -> int:
+        return self.num
+
+    @property
+    def device(self) -> torch.device:
+        return self.place
+
+    def _draw(self, kind: int, size: int) -> Tensor:
+        draw = torch.randn if kind == _NORMAL else torch.rand
+        numbers = draw(self.num, size, generator=self.generator, device=self.generator.device).to(self.place)
+        return numbers if kind == _NORMAL else numbers.clamp(min=torch.finfo(numbers.dtype).tiny)
+
+
+def as_noise(noise: object, num: int, device: torch.device | str) -> Noise:
+    """The randomness of ``num`` samples: a Noise as it is, or the numbers of a torch.Generator."""
+    if isinstance(noise, Noise):
+        if len(noise) != num:
+            raise UserError(f"noise: is for {len(noise)} samples, and there are {num}; give Noise(seed, torch.arange({num}))")
+        return noise
+    if isinstance(noise, Generator):
+        return GeneratorNoise(noise, num, device)
+    what = f"is a {type(noise).__name__}"
+    raise UserError(f"noise: {what}; give Noise(seed, torch.arange({num})) or a torch.Generator")

@@ -1,97 +1,146 @@
 r"""What training maximises (Gao et al. 2021, Sec. 3.2-3.4).
 
-recovery    Alg. 1: ascend  d/dtheta [f(y_t, t) - f(y^-, t)],  y^- from K steps of a chain at log p(. | x_{t+1}).
-            K = 0 takes y^- = x_{t+1} + sigma^2 grad f(x_{t+1}, t) + sigma eps, from the normal approximation of the
-            conditional (Sec. 3.3). Any eps ~ N(0, I) independent of x_{t+1} gives the same gradient on average; the residual
-            of y_t under its law given x_{t+1} and the data is such an eps, and with it the noise of f(y_t) - f(y^-), which
-            for small sigma is nearly all of it, cancels. A denoised start with K = 0 takes the damped approximation.
+recovery    Alg. 1: ascend  d/dtheta [f(y_t, t) - f(y^-, t)],  y^- drawn given x_{t+1} by a LevelSampler.
 marginal    The same on a level without spring, T = 1: maximum likelihood of an ordinary EBM by short-run chains from noise.
 dsm         Descend  ||y_t - (x_{t+1} + sigma^2 grad f(x_{t+1}, t))||^2 / (2 sigma^2),  sigma = sigma_{t+1}: the normal
             approximation's likelihood, which is denoising score matching of an explicit energy (Eq. 11).
+
+An objective holds the energy, the schedule and the sampler. ``loss_fn(x, noise)`` returns the loss of every sample, with
+gradients of the weights, and statistics without:
+
+    loss_fn = Recovery(energy, schedule, LevelSampler("mala", num_steps=5, step_size=0.1))
+    loss, statistics = loss_fn(x, Noise(seed, torch.arange(len(x)), iteration))
+    loss.mean().backward()
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from springwell.conditional import normal_approximation
+from springwell.conditional import Conditional
 from springwell.energy.base import EnergyFunction
-from springwell.level import Chains, run_conditional
-from springwell.noise import Noise
-from springwell.schedule import NoiseSchedule, expand
+from springwell.errors import UserError
+from springwell.level import LevelSampler, Truth
+from springwell.noise import Noise, as_noise
+from springwell.schedule import NoiseSchedule
+from springwell.shapes import expand
+
+STATISTICS = ("f_pos", "f_neg", "displacement", "acceptance")
 
 
 class Outcome(NamedTuple):
-    """Loss per sample ``[N]``, with gradients, and what is worth knowing of it ``[N]``, without."""
+    """The loss per sample ``[N]``, with gradients, and what is worth knowing of it, ``{name: [N]}``, without.
+
+    The statistics of the objectives here are f at the positive and at the negative samples, how far chains travelled in widths
+    of their spring (root mean square), and their mean acceptance.
+    """
 
     loss: Tensor
-    f_pos: Tensor
-    f_neg: Tensor
-    displacement: Tensor
-    acceptance: Tensor
+    statistics: dict[str, Tensor]
 
 
-def recovery(
-    model: EnergyFunction,
-    energy: EnergyFunction,
-    schedule: NoiseSchedule,
-    chains: Chains,
-    weight: Tensor,
-    t: Tensor,
-    y_t: Tensor,
-    x_next: Tensor,
-    noise: Noise,
-    start: Literal["noisy", "data", "denoised"] = "noisy",
-    x: Tensor | None = None,
-) -> Outcome:
-    """Recovery likelihood, and marginal likelihood where the schedule has no spring.
+class Objective(Protocol):
+    """What a training loop needs of an objective."""
 
-    Args:
-        model: The energy that is differentiated with respect to its weights (under data parallelism, the wrapper).
-        energy: The same energy for the chains (unwrapped).
+    schedule: NoiseSchedule
+    differentiated: EnergyFunction | None
+    names: ClassVar[tuple[str, ...]]
+    """The statistics, in their order."""
+
+    def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
+        """The loss at data x ``[N, ...]``; t: levels ``[N]``, drawn uniformly if not given."""
+        ...
+
+
+@dataclass
+class Recovery:
+    """Recovery likelihood (Alg. 1), and marginal likelihood where the schedule has no spring.
+
+    Attributes:
+        energy: f(y, t), from whose weights chains take no gradients.
         schedule: The noise levels.
-        chains: How to draw negatives.
-        weight: Weight of each level's loss ``[T]``.
-        t: Levels ``[N]``.
-        y_t: Positive samples ``[N, ...]``.
-        x_next: Their noisier observations x_{t+1}.
-        noise: For N chains.
-        start: Where chains start: ``noisy``, at x_{t+1}, as in the paper; ``data``, at y_t; ``denoised``, at the damped normal
-            approximation.
-        x: The data ``[N, ...]``. With K = 0 or a denoised start, negatives then share the noise of the positives.
+        sampler: How negatives are drawn.
+        weight: Weight of each level's loss ``[T]``. Default: the energy's own ``loss_weight`` if it has one, else 1.
+        differentiated: The same energy as the loss differentiates it: under data parallelism, its wrapper.
     """
-    first = y_t if start == "data" else x_next
-    if chains.num_steps == 0 or start == "denoised":
-        shared = noise.normal(*y_t.shape[1:]) if x is None else shared_noise(schedule, t, x, y_t, x_next, noise)
-        first = normal_approximation(energy, schedule, t, x_next, shared, damped=start == "denoised", cut=True)
-    if chains.num_steps == 0:
-        y_neg, acceptance = first, torch.ones(len(t), device=y_t.device)
-    else:
-        y_neg, acceptance = run_conditional(chains, energy, schedule, t, x_next, first, noise)
-    f_pos, f_neg = model(torch.cat([y_t, y_neg]), torch.cat([t, t])).chunk(2)
-    displacement = (y_neg - x_next).flatten(1).square().mean(-1).sqrt() / schedule.sigma[t + 1].to(x_next.dtype)
-    return Outcome(weight[t] * (f_neg - f_pos), f_pos.detach(), f_neg.detach(), displacement, acceptance)
+
+    names: ClassVar[tuple[str, ...]] = STATISTICS
+
+    energy: EnergyFunction
+    schedule: NoiseSchedule
+    sampler: LevelSampler
+    weight: Tensor | None = None
+    differentiated: EnergyFunction | None = None
+
+    def __post_init__(self) -> None:
+        self.sampler.check(self.schedule)
+
+    def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
+        noise = as_noise(noise, len(x), x.device)
+        t = random_levels(self.schedule.num_levels, noise) if t is None else t
+        y_t, x_next = self.schedule.pair(x, t, noise)
+        y_neg, acceptance = self.sampler.draw(Conditional(self.energy, self.schedule, t, x_next), noise, Truth(x, y_t))
+        # One pass for both, with gradients of the weights.
+        f = self.differentiated or self.energy
+        f_pos, f_neg = f(torch.cat([y_t, y_neg]), torch.cat([t, t])).chunk(2)
+        weight = getattr(self.energy, "loss_weight", None) if self.weight is None else self.weight
+        loss = f_neg - f_pos if weight is None else weight[t] * (f_neg - f_pos)
+        displacement = (y_neg - x_next).flatten(1).square().mean(-1).sqrt() / self.schedule.sigma[t + 1].to(x.dtype)
+        values = (f_pos.detach(), f_neg.detach(), displacement, acceptance)
+        return Outcome(loss, dict(zip(STATISTICS, values, strict=True)))
 
 
-def shared_noise(schedule: NoiseSchedule, t: Tensor, x: Tensor, y_t: Tensor, x_next: Tensor, noise: Noise) -> Tensor:
-    """The residual of y_t given x_{t+1} and the data, standard normal and independent of both; fresh where y_t has none."""
-    mean, std = schedule.posterior(x, x_next, t)
-    return torch.where(std > 0, (y_t - mean) / std, noise.normal(*x.shape[1:]))
+class Marginal(Recovery):
+    """Maximum likelihood of one ordinary EBM by short-run chains from noise: a schedule of one level without spring."""
+
+    def __post_init__(self) -> None:
+        if self.schedule.num_levels != 1 or bool(self.schedule.spring.any()):
+            raise UserError("schedule: the marginal objective has one level without spring; use NoiseSchedule.marginal()")
+        super().__post_init__()
 
 
-def dsm(model: EnergyFunction, schedule: NoiseSchedule, t: Tensor, y_t: Tensor, x_next: Tensor) -> Outcome:
-    """Denoising score matching of the explicit energy; differentiates the gradient of f once more."""
-    x_next = x_next.detach().requires_grad_()
-    f = model(x_next, t)
-    (score,) = torch.autograd.grad(f.sum(), x_next, create_graph=True)
-    sigma = expand(schedule.sigma[t + 1], x_next)
-    drift = sigma**2 * score
-    loss = ((y_t - x_next.detach() - drift) / sigma).flatten(1).square().sum(-1) / 2
-    displacement = (drift / sigma).detach().flatten(1).square().mean(-1).sqrt()
-    return Outcome(loss, f.detach(), f.detach(), displacement, torch.ones_like(displacement))
+@dataclass
+class DSM:
+    """Denoising score matching of the explicit energy; it differentiates the gradient of f once more.
+
+    Attributes:
+        energy: f(y, t).
+        schedule: The noise levels, all of them with their spring.
+        differentiated: As for :class:`Recovery`.
+    """
+
+    names: ClassVar[tuple[str, ...]] = STATISTICS
+
+    energy: EnergyFunction
+    schedule: NoiseSchedule
+    differentiated: EnergyFunction | None = None
+
+    def __post_init__(self) -> None:
+        if not bool(self.schedule.spring.all()):
+            raise UserError("schedule: denoising score matching needs the spring of every level; use linear or log_snr")
+
+    def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
+        noise = as_noise(noise, len(x), x.device)
+        t = random_levels(self.schedule.num_levels, noise) if t is None else t
+        y_t, x_next = self.schedule.pair(x, t, noise)
+        x_next = x_next.detach().requires_grad_()
+        f = (self.differentiated or self.energy)(x_next, t)
+        (score,) = torch.autograd.grad(f.sum(), x_next, create_graph=True)
+        sigma = expand(self.schedule.sigma[t + 1], x_next)
+        drift = sigma**2 * score
+        loss = ((y_t - x_next.detach() - drift) / sigma).flatten(1).square().sum(-1) / 2
+        displacement = (drift / sigma).detach().flatten(1).square().mean(-1).sqrt()
+        values = (f.detach(), f.detach(), displacement, torch.ones_like(displacement))
+        return Outcome(loss, dict(zip(STATISTICS, values, strict=True)))
+
+
+def random_levels(num_levels: int, noise: Noise) -> Tensor:
+    """t ~ Unif{0 ... T-1}, ``[N]``."""
+    return (noise.uniform().double() * num_levels).long().clamp(max=num_levels - 1)
 
 
 def stratified_levels(num_levels: int, index: Tensor, total: int, offset: Tensor) -> Tensor:

@@ -21,11 +21,7 @@ from torch import Tensor
 
 from springwell.errors import UserError
 from springwell.noise import Noise
-
-
-def expand(coefficient: Tensor, x: Tensor) -> Tensor:
-    """Broadcasts one coefficient per sample, ``[N]``, over samples of any shape, ``[N, ...]``."""
-    return coefficient.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+from springwell.shapes import expand
 
 
 @dataclass(frozen=True, eq=False)

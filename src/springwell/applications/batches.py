@@ -18,7 +18,7 @@ _STREAMS = 2**44
 def check_seed(seed: int) -> None:
     """Refuses a seed that is no integer of 64 bits."""
     if not -(2**63) <= seed < 2**64:
-        raise UserError(f"seed {seed}: out of range; use an integer of 64 bits")
+        raise UserError(f"seed={seed}: out of range; use an integer of 64 bits")
 
 
 def check_values(name: str, x: Tensor, shape: tuple[int, ...], why: str = "") -> None:
@@ -42,7 +42,7 @@ def numbered(numbers: Sequence[int] | None, num: int, device: torch.device) -> T
 def checked_batch(model: Model, batch: int | None) -> int:
     """How many chains run side by side: ``batch``, or as many as fit."""
     if batch is not None and batch < 1:
-        raise UserError(f"batch {batch}: must be at least 1")
+        raise UserError(f"batch={batch}: must be at least 1")
     return model.automatic_batch() if batch is None else batch
 
 
@@ -64,9 +64,9 @@ def finish(
     Args:
         model: The model.
         levels: x_T ... x_0, in the model's coordinates.
-        num: How many samples to tell ``watch`` of.
+        num: How many samples ``watch`` hears of.
         num_steps: MCMC steps of a level, with its sweeps.
-        watch: Is told of every level, for how many samples it is done.
+        watch: Receives, after every level, the number of samples for which it is done.
         end: What to return of x_0 in the model's coordinates, if not the finished samples.
     """
     u, accepted = torch.empty(0), torch.ones(model.schedule.num_levels + 1, device=model.device)
@@ -76,7 +76,7 @@ def finish(
             watch(num)
     if not bool(torch.isfinite(u).all()):
         raise DivergenceError("sampling diverged (values are not finite); use fewer or smaller steps")
-    if num_steps and model.config.sampler.kernel != "langevin":
+    if num_steps and model.level_sampler(num_steps).tested:
         warn_if_collapsed(accepted[:-1], num_steps, torch.arange(model.schedule.num_levels, device=model.device))
     return model.finished(u) if end is None else end(u)
 
@@ -100,7 +100,7 @@ def in_batches(
         num: Samples for each.
         num_steps: MCMC steps of a level, with its sweeps.
         batch: Chains that run side by side; None for as many as fit.
-        watch: Is told of every level, for how many samples it is done.
+        watch: Receives, after every level, the number of samples for which it is done.
         end: What to return of x_0 in the model's coordinates, if not the finished samples.
     """
     if num < 1 or num_observations < 1:

@@ -25,16 +25,14 @@ import torch
 from torch import Tensor
 
 from springwell.applications.batches import check_seed, check_values, in_batches, numbered, repeated
-from springwell.conditional import normal_approximation
+from springwell.conditional import Conditional
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import UserError
-from springwell.generate import Sample, sample_level
-from springwell.level import Chains
+from springwell.generate import Sample, descend
+from springwell.level import LevelSampler
 from springwell.model import Model
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.schedule import NoiseSchedule
-
-STREAM = 2**44
 
 
 class Hidden:
@@ -65,7 +63,7 @@ class Hidden:
 def inpaint_levels(
     energy: EnergyFunction,
     schedule: NoiseSchedule,
-    chains: Chains,
+    sampler: LevelSampler,
     x: Tensor,
     hidden: Tensor,
     noise: Noise,
@@ -76,7 +74,7 @@ def inpaint_levels(
     Args:
         energy: f(y, t).
         schedule: The noise levels.
-        chains: How every level is sampled.
+        sampler: How every level is drawn.
         x: Data ``[N, ...]`` in the model's coordinates; the hidden values are not used.
         hidden: bool, of the shape of one sample.
         noise: For N samples.
@@ -88,29 +86,39 @@ def inpaint_levels(
     for a, sigma in zip(schedule.a.tolist(), schedule.sigma.tolist(), strict=True):
         path.append(a * path[-1] + sigma * noise.normal(*event))
     path = path[1:]
-    x_next = torch.where(hidden, noise.normal(*event), path[-1])
-    yield Sample(schedule.num_levels, x_next, torch.ones(len(x), device=x.device))
-    for level in reversed(range(schedule.num_levels)):
-        t = torch.full((len(x),), level, device=x.device)
-        scale = schedule.scale[level].to(x.dtype)
-        rest = Hidden(energy, scale * path[level], hidden)
-        acceptance = torch.ones(len(x), device=x.device)
-        if chains.num_steps == 0:
-            # The normal approximation is taken at x_{t+1}, whose seen values are those of level t + 1.
-            above, sigma = Hidden(energy, path[level + 1], hidden), schedule.sigma[level + 1].to(x.dtype)
-            for sweep in range(sweeps + 1):
-                y = normal_approximation(energy, schedule, t, x_next, noise.normal(*event), damped=chains.denoised_start)
-                m = y.flatten(1)[:, where]
-                if sweep < sweeps:
-                    x_next = above.whole(m + sigma * noise.normal(len(where)))
-        else:
-            m_next = start = x_next.flatten(1)[:, where]
-            if chains.denoised_start:
-                guess = normal_approximation(energy, schedule, t, x_next, noise.normal(*event), damped=True)
-                start = guess.flatten(1)[:, where]
-            m, acceptance = sample_level(chains, rest, schedule, t, m_next, start, noise, sweeps)
-        x_next = rest.whole(m) / scale
-        yield Sample(level, x_next, acceptance)
+
+    def guess(t: Tensor, x_next: Tensor) -> Tensor:
+        """The hidden values of a guess at x_{t+1}, whose seen values are those of level t + 1."""
+        conditional = Conditional(energy, schedule, t, x_next)
+        return sampler.guess(conditional, noise.normal(*event)).flatten(1)[:, where]
+
+    def guessed(t: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
+        """K = 0: every sweep guesses anew, from hidden values of level t + 1 and the seen ones there."""
+        level = int(t[0])
+        above, sigma = Hidden(energy, path[level + 1], hidden), schedule.sigma[level + 1].to(x.dtype)
+        m = guess(t, x_next)
+        for _ in range(sweeps):
+            m = guess(t, above.whole(m + sigma * noise.normal(len(where))))
+        return m, torch.ones(len(x), device=x.device)
+
+    def chained(rest: Hidden, t: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
+        """Chains of the hidden values alone."""
+        m_next = x_next.flatten(1)[:, where]
+        start = guess(t, x_next) if sampler.start == "denoised" else m_next
+        conditional = Conditional(rest, schedule, t, m_next)
+        m, acceptance = sampler.run(conditional, start, noise)
+        for _ in range(sweeps):
+            m, accepted = sampler.sweep(conditional, m, noise)
+            acceptance = acceptance + accepted
+        return m, acceptance / (sweeps + 1)
+
+    def draw(t: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
+        level = int(t[0])
+        rest = Hidden(energy, schedule.scale[level].to(x.dtype) * path[level], hidden)
+        m, acceptance = chained(rest, t, x_next) if sampler.num_steps else guessed(t, x_next)
+        return rest.whole(m), acceptance
+
+    return descend(schedule, torch.where(hidden, noise.normal(*event), path[-1]), draw)
 
 
 def inpaint(
@@ -135,9 +143,9 @@ def inpaint(
         seed: Sample j for x_i depends on (seed, number of x_i, j) alone.
         sweeps: Sweeps of every level; 0 is the paper's procedure.
         num_steps: MCMC steps per level, if not the run's own.
-        batch: Chains that run side by side; None for as many as fit.
+        batch: The number of parallel chains; None for as many as fit.
         numbers: The numbers of the x_i, if not 0, 1, ...
-        watch: Is told of every level, for how many samples it is done.
+        watch: Receives, after every level, the number of samples for which it is done.
     """
     return inpaint_noisy(model, x, hidden, num, seed, sweeps, num_steps, batch, numbers, watch)[1]
 
@@ -160,19 +168,19 @@ def inpaint_noisy(
     check_values("x", torch.where(hidden.to(x.device), 0, x) if x.shape[1:] == hidden.shape else x, model.event_shape)
     check_seed(seed)
     if sweeps < 0:
-        raise UserError(f"sweeps {sweeps}: must be at least 0")
-    chains, hidden = model.chains(num_steps), hidden.to(model.device)
+        raise UserError(f"sweeps={sweeps}: must be at least 0")
+    sampler, hidden = model.level_sampler(num_steps), hidden.to(model.device)
     u = (x.to(model.shift) - model.shift) / model.scale
     number = numbered(numbers, len(x), model.device)
 
     def run(i: Tensor, j: Tensor) -> Iterator[Sample]:
-        noise = model.noise(seed, j, STREAM + number[i])
-        return inpaint_levels(model.energy, model.schedule, chains, u[i], hidden, noise, sweeps)
+        noise = model.noise(seed, j, Stream.INPAINTING + number[i])
+        return inpaint_levels(model.energy_function, model.schedule, sampler, u[i], hidden, noise, sweeps)
 
     def both(x_0: Tensor) -> Tensor:
         return torch.stack([x_0, model.finished(x_0)], 1)
 
-    x_0, drawn = in_batches(model, run, len(x), num, chains.num_steps * (sweeps + 1), batch, watch, both).unbind(2)
+    x_0, drawn = in_batches(model, run, len(x), num, sampler.num_steps * (sweeps + 1), batch, watch, both).unbind(2)
     return x_0, torch.where(hidden, drawn, x.to(drawn)[:, None])
 
 

@@ -24,21 +24,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from springwell.applications.batches import check_seed, checked_batch, finish
-from springwell.conditional import LogDensity, value_and_grad
 from springwell.errors import UserError
 from springwell.generate import progressive
-from springwell.level import Chains
+from springwell.level import LevelSampler
 from springwell.model import Model
 from springwell.noise import MixedNoise, Noise
-from springwell.samplers import Info, Kernel, State
-from springwell.samplers.base import evaluated, spread
-from springwell.samplers.jumps import choose
+from springwell.samplers import Info, Kernel, LogDensity, State, value_and_grad
+from springwell.samplers.base import evaluated
+from springwell.samplers.jumps import Take
+from springwell.shapes import expand
 
 
 def spherical(w: Tensor) -> Tensor:
@@ -75,36 +75,33 @@ def blended(kernel: Kernel, share: Tensor) -> Kernel:
     """
     corners = share.shape[1]
 
-    def step(
-        state: State, logdensity: LogDensity, step_size: Tensor, noise: Noise, noise_scale: float = 1.0
-    ) -> tuple[State, Info]:
-        proposal, info = kernel.step(state, logdensity, step_size, _Accepting(noise), noise_scale)
+    def step(state: State, logdensity: LogDensity, step_size: Tensor, noise: Noise) -> tuple[State, Info]:
+        proposal, info = kernel.step(state, logdensity, step_size, _Accepting(noise))
         if info.acceptance is None:
             return proposal, info
         (y, log_p, grad), (y_new, log_p_new, grad_new) = evaluated(state), evaluated(proposal)
         decided = (noise.uniform() < info.acceptance)[:corners]
         part = (share * decided.to(share)).sum(-1)
-        none, all_of_it, part_y = part == 0, part == 1, spread(part, y).to(y)
-        between = torch.where(spread(all_of_it, y), y_new, (1 - part_y) * y + part_y * y_new)
-        between = torch.where(spread(none, y), y, between)
+        none, all_of_it, part_y = part == 0, part == 1, expand(part, y).to(y)
+        between = torch.where(expand(all_of_it, y), y_new, (1 - part_y) * y + part_y * y_new)
+        between = torch.where(expand(none, y), y, between)
         value, slope = value_and_grad(logdensity, between)
         # The corners keep the numbers that their own chains would have, whatever the batch rounds.
         log_p = torch.where(none, log_p, torch.where(all_of_it, log_p_new, value))
-        grad = torch.where(spread(none, y), grad, torch.where(spread(all_of_it, y), grad_new, slope))
+        grad = torch.where(expand(none, y), grad, torch.where(expand(all_of_it, y), grad_new, slope))
         return State(between, log_p, grad), info
 
-    return Kernel(kernel.init, step)
+    return Kernel(kernel.init, step, kernel.tested)
 
 
-def blended_jump(share: Tensor) -> Callable[..., Tensor]:
-    """The jump to the mean of the candidates that the corners chose. Argument: see :func:`blended`."""
+def blended_take(share: Tensor) -> Take:
+    """Jumps take the mean of the candidates that the corners chose. Argument: see :func:`blended`."""
 
-    def jump(y: Tensor, *arguments: Any) -> Tensor:
-        candidates, chosen = choose(y, *arguments)
-        parts = [spread(weight, y).to(y) * candidates[c] for weight, c in zip(share.T, chosen[: share.shape[1]], strict=True)]
-        return torch.stack(parts).sum(0)
+    def take(candidates: Tensor, chosen: Tensor) -> Tensor:
+        corners = zip(share.T, chosen[: share.shape[1]], strict=True)
+        return torch.stack([expand(weight, candidates[0]) * candidates[c] for weight, c in corners]).sum(0)
 
-    return jump
+    return take
 
 
 @torch.inference_mode(False)
@@ -126,15 +123,15 @@ def interpolate(
         num: Samples along a side, ends included.
         tests: Who decides the Metropolis tests; see the head of this module.
         num_steps: MCMC steps per level, if not the run's own.
-        batch: Chains that run side by side; None for as many as fit.
-        watch: Is told of every level, for how many samples it is done.
+        batch: The number of parallel chains; None for as many as fit.
+        watch: Receives, after every level, the number of samples for which it is done.
     """
     check_seeds(seeds)
     if tests not in ("blended", "own"):
-        raise UserError(f"tests '{tests}': unknown; use 'blended' or 'own'")
+        raise UserError(f"tests={tests!r}: unknown; use 'blended' or 'own'")
     if num < 2:
-        raise UserError(f"num {num}: a path has at least its 2 ends")
-    corners, chains = len(seeds), model.chains(num_steps)
+        raise UserError(f"num={num}: a path has at least its 2 ends")
+    corners, sampler = len(seeds), model.level_sampler(num_steps)
     weights = corner_weights(corners, num).to(model.device)
     batch = max(checked_batch(model, batch), corners + 1)
     parts = []
@@ -142,9 +139,10 @@ def interpolate(
         before = torch.eye(corners, dtype=weights.dtype, device=model.device) if tests == "blended" else weights[:0]
         rows = torch.cat([before, part])
         rows = torch.cat([rows, rows[-1:].expand(model.num_rows(len(rows), batch) - len(rows), -1)])
-        steps = _with_tests(chains, rows.square() if tests == "blended" else None)
-        levels = progressive(model.energy, model.schedule, steps, model.event_shape, _noise(model, seeds, rows))
-        parts.append(finish(model, levels, len(part), chains.num_steps, watch)[len(before) : len(before) + len(part)])
+        draws = _with_tests(sampler, rows.square() if tests == "blended" else None)
+        noise = _noise(model, seeds, rows)
+        levels = progressive(model.energy_function, model.schedule, draws, model.event_shape, noise)
+        parts.append(finish(model, levels, len(part), sampler.num_steps, watch)[len(before) : len(before) + len(part)])
     return torch.cat(parts).view(*[num] * (corners // 2), *model.event_shape)
 
 
@@ -165,5 +163,8 @@ def _noise(model: Model, seeds: Sequence[int], weights: Tensor) -> MixedNoise:
     return MixedNoise([model.noise(seed, index) for seed in seeds], weights)
 
 
-def _with_tests(chains: Chains, share: Tensor | None) -> Chains:
-    return chains if share is None else replace(chains, kernel=blended(chains.kernel, share), jump=blended_jump(share))
+def _with_tests(sampler: LevelSampler, share: Tensor | None) -> LevelSampler:
+    if share is None:
+        return sampler
+    assert isinstance(sampler.kernel, Kernel)
+    return replace(sampler, kernel=blended(sampler.kernel, share), take=blended_take(share))

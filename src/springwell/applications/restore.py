@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -38,14 +38,12 @@ from springwell.data.formats import first_line
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import UserError
 from springwell.generate import Sample, progressive
-from springwell.level import Chains
+from springwell.level import LevelSampler
 from springwell.model import Model
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.schedule import NoiseSchedule
+from springwell.shapes import expand
 
-STREAM = 2**45
-_PROBE_STREAM = 2**46
-MEASURE_STREAM = 2**47
 _PROBES = 8
 _POWER_ITERATIONS = 30
 
@@ -93,7 +91,7 @@ class Measurement:
 
     def _largest_eigenvalue(self) -> float:
         """By power iteration, at every point by itself: at 0 alone, |x| and x^2 would look flat."""
-        noise, largest = Noise(0, torch.arange(_PROBES, device=self.device), _PROBE_STREAM), 0.0
+        noise, largest = Noise(0, torch.arange(_PROBES, device=self.device), Stream.PROBES), 0.0
         v, points = noise.normal(*self.event_shape), noise.normal(*self.event_shape)
         points[0] = 0
         with torch.enable_grad():
@@ -103,7 +101,7 @@ class Measurement:
             # J^T u is linear in u, and J v is the derivative of <J^T u, v> by u.
             (pulled,) = torch.autograd.grad(image, points, u, create_graph=True)
             for _ in range(_POWER_ITERATIONS):
-                v = v / v.flatten(1).norm(dim=1).clamp(min=1e-30).view(-1, *[1] * (v.ndim - 1))
+                v = v / expand(v.flatten(1).norm(dim=1).clamp(min=1e-30), v)
                 (j_v,) = torch.autograd.grad(pulled, u, v, retain_graph=True)
                 largest = float(j_v.flatten(1).square().sum(-1).max())
                 (v,) = torch.autograd.grad(image, points, j_v, retain_graph=True)
@@ -148,16 +146,17 @@ class Posterior:
         f, observation = at_level(self.energy, t), repeated(self.observation, len(t))
 
         def posterior(y: Tensor) -> Tensor:
-            slope, offset = (value[t].to(y.dtype).view(-1, *[1] * (y.ndim - 1)) for value in (self.slope, self.offset))
+            slope, offset = (expand(value[t], y) for value in (self.slope, self.offset))
             residual = (observation - self.measurement.operator(offset + slope * y)).flatten(1)
             return f(y) - 0.5 * self.precision[t].to(y.dtype) * residual.square().sum(-1)
 
         return posterior
 
-    def chains(self, chains: Chains, schedule: NoiseSchedule) -> Chains:
-        """The model's chains with steps for this energy."""
+    def sampler(self, sampler: LevelSampler, schedule: NoiseSchedule) -> LevelSampler:
+        """The model's sampler with steps for this energy."""
         factor = (1 + self.curvature * schedule.sigma[1:] ** 2).rsqrt()
-        return replace(chains, step_size=chains.step_size * factor.to(chains.step_size))
+        step_size = sampler.steps(torch.arange(schedule.num_levels, device=schedule.device))
+        return sampler.with_steps(step_size * factor.to(step_size))
 
 
 class Restoration(NamedTuple):
@@ -199,9 +198,9 @@ def restore(
         seed: Sample j for an observation depends on (seed, its number, j) alone.
         sweeps: Sweeps of every level after its first chain.
         num_steps: MCMC steps per level, if not the run's own.
-        batch: Chains that run side by side; None for as many as fit.
+        batch: The number of parallel chains; None for as many as fit.
         numbers: The numbers of the observations, if not 0, 1, ...
-        watch: Is told of every level, for how many samples it is done.
+        watch: Receives, after every level, the number of samples for which it is done.
     """
     operator = checked(operator)
     measurement = Measurement(lambda u: operator(model.shift + model.scale * u), noise, model.event_shape, model.device)
@@ -209,17 +208,15 @@ def restore(
     check_values("observation", observation, measurement.shape, why)
     check_seed(seed)
     if sweeps < 0:
-        raise UserError(f"sweeps {sweeps}: must be at least 0")
+        raise UserError(f"sweeps={sweeps}: must be at least 0")
     observation = observation.to(model.shift)
-    plain = model.chains(num_steps)
+    plain = model.level_sampler(num_steps)
     number = numbered(numbers, len(observation), model.device)
 
     def run(i: Tensor, j: Tensor) -> Iterator[Sample]:
-        posterior = Posterior(model.energy, model.schedule, measurement, observation[i])
-        chains = posterior.chains(plain, model.schedule)
-        return progressive(
-            posterior, model.schedule, chains, model.event_shape, model.noise(seed, j, STREAM + number[i]), sweeps
-        )
+        posterior = Posterior(model.energy_function, model.schedule, measurement, observation[i])
+        sampler, drawn = posterior.sampler(plain, model.schedule), model.noise(seed, j, Stream.RESTORATION + number[i])
+        return progressive(posterior, model.schedule, sampler, model.event_shape, drawn, sweeps)
 
     samples = in_batches(model, run, len(observation), num, plain.num_steps * (sweeps + 1), batch, watch)
     return Restoration(samples, samples.mean(1), samples.std(1) if num > 1 else torch.full_like(samples[:, 0], torch.nan))

@@ -12,18 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.conditional import Conditional, LogDensity, normal_approximation
+from springwell.conditional import Conditional
 from springwell.energy.base import at_level
 from springwell.errors import UserError
 from springwell.evaluation.steps import Steps, standing
 from springwell.model import Model
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.progress import Reporter, Silent
-from springwell.samplers import make_kernel, record_chain
-from springwell.samplers.base import Trace
+from springwell.samplers import LogDensity, Trace, make_kernel, record_chain
 from springwell.samplers.diagnostics import ess_bulk, split_rhat, summarise
 
-DIAGNOSE_STREAM = 2**45
 FREE = -1
 
 
@@ -55,7 +53,7 @@ def diagnose(
         num_chains: Chains of each level, C.
         warmup: Steps before.
         seed: Of all.
-        reporter: Is told of progress.
+        reporter: Receives progress updates.
     """
     if num_chains < 2 or num_steps < 8 or warmup < 0:
         raise UserError(f"{num_chains} chains, {num_steps} steps, {warmup} before: needs 2 chains, 8 steps and 0 at least")
@@ -68,29 +66,30 @@ def diagnose(
         for t in levels:
             first = places.index(max(t, 0)) * num_chains
             here = stood.take(slice(first, first + num_chains))
-            noise = Noise(seed, torch.arange(num_chains, device=model.device), DIAGNOSE_STREAM + t)
+            noise = Noise(seed, torch.arange(num_chains, device=model.device), Stream.DIAGNOSIS + t - FREE)
             logdensity: LogDensity
             if t == FREE:
-                y, logdensity = here.y, at_level(model.energy, here.t)
+                y, logdensity = here.y, at_level(model.energy_function, here.t)
                 step_size = torch.tensor(steps.marginal, device=model.device)
             else:
                 x_next = here.x_next[:1].expand_as(here.x_next)
-                logdensity, y = Conditional(model.energy, model.schedule, here.t, x_next), _guess(model, here.t, x_next, noise)
+                logdensity = conditional = Conditional(model.energy_function, model.schedule, here.t, x_next)
+                y = _guess(model, conditional, noise)
                 step_size = steps.step_size[t]
             if warmup:
                 y = record_chain(kernel, y, logdensity, step_size, warmup, noise, warmup).draws[-1]
-            trace = record_chain(kernel, y, logdensity, step_size, num_steps, noise, level=max(t, 0))
+            trace = record_chain(kernel, y, logdensity, step_size, num_steps, noise)
             found.append(_measure(t, float(step_size), trace, logdensity))
             bar.advance()
     return found
 
 
-def _guess(model: Model, t: Tensor, x_next: Tensor, noise: Noise) -> Tensor:
+def _guess(model: Model, conditional: Conditional, noise: Noise) -> Tensor:
     """Starts that differ from chain to chain by about the width of the conditional."""
     eps = noise.normal(*model.event_shape)
-    if bool(model.schedule.spring[t].all()):
-        return normal_approximation(model.energy, model.schedule, t, x_next, eps, damped=model.config.damped)
-    return x_next + 0.1 * eps
+    if bool(model.schedule.spring[conditional.level].all()):
+        return model.sampler.guess(conditional, eps)
+    return conditional.x_next + 0.1 * eps
 
 
 def _measure(t: int, step_size: float, trace: Trace, logdensity: LogDensity) -> Diagnosed:

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from springwell.data.source import DataSource
 from springwell.evaluation.neighbours import memorisation
-from springwell.evaluation.toy import DATA_STREAM
 from springwell.generate import Sample
 from springwell.model import Model
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.progress import Reporter, Silent
 
 LIMIT = 1.2
@@ -37,17 +37,19 @@ class Measured(NamedTuple):
     neighbours: np.ndarray
 
 
-def evaluate_images(model: Model, num: int = 256, seed: int = 0, reporter: Reporter | None = None) -> Measured:
+def evaluate_images(
+    model: Model, data: DataSource, num: int = 256, seed: int = 0, reporter: Reporter | None = None
+) -> Measured:
     """Measures a model of images.
 
     Args:
         model: The model.
+        data: Its data.
         num: Samples, and held-out images.
         seed: Of the samples.
-        reporter: Is told of progress.
+        reporter: Receives progress updates.
     """
     reporter = reporter or Silent()
-    data = model.open_data(reporter=reporter)
     num = min(num, data.num_held_out or num)
     num_levels, batch = model.schedule.num_levels, model.automatic_batch()
     acceptance, f_samples, f_data = (torch.zeros(num_levels, num, dtype=torch.float64, device=model.device) for _ in range(3))
@@ -61,7 +63,7 @@ def evaluate_images(model: Model, num: int = 256, seed: int = 0, reporter: Repor
 
     with reporter.bar("sampling (levels x samples)", num * (num_levels + 1)) as bar:
         samples = torch.cat(list(model.sample_batches(num, seed, watch=watch)))
-    noise = Noise(seed, torch.arange(num, device=model.device), DATA_STREAM)
+    noise = Noise(seed, torch.arange(num, device=model.device), Stream.DATA)
     held_out = data.held_out(noise)
     for t in range(num_levels):
         level = torch.full((num,), t, device=model.device)
@@ -73,7 +75,7 @@ def evaluate_images(model: Model, num: int = 256, seed: int = 0, reporter: Repor
     copies, neighbours = memorisation(samples, images, data.rows, reporter=reporter)
     outside = samples.abs().flatten(1) > LIMIT
     result = {
-        "data": model.config.data,
+        "data": model.metadata.get("name", ""),
         "iteration": model.iteration,
         "initial_noise": float(model.schedule.sigma_cum[0]),
         "num_samples": num,

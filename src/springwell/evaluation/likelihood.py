@@ -23,16 +23,14 @@ from torch import Tensor
 
 from springwell import __version__
 from springwell.errors import UserError
+from springwell.evaluation.points import Measurable, Points, Split, evaluation_points
 from springwell.likelihood.annealed import COLLAPSED, Path, level_path
-from springwell.likelihood.bits import POINTS_STREAM, Points, evaluation_points, to_bits
+from springwell.likelihood.bits import to_bits
 from springwell.likelihood.bracket import LIKELY, Bracket, Settings, Work, bracket
 from springwell.model import Model
-from springwell.noise import Noise
-from springwell.samplers.adaptation import tune_step_size
-from springwell.samplers.base import run_chain
-from springwell.samplers.hmc import hmc
+from springwell.noise import Noise, Stream
+from springwell.samplers import Tuning, hmc, run_chain, tune_step_size
 
-SOURCES_STREAM = 2**45
 BURN_LEAPFROG = 4
 _TUNING_CHAINS, _TUNING_STEPS = 64, 20
 # Steps between two words about progress.
@@ -74,12 +72,19 @@ def work_name(model: Model, settings: Settings, burn: int) -> str:
 
 @torch.inference_mode(False)
 def measure(
-    model: Model, settings: Settings, num: int, split: str = "test", burn: int = 200, work: Work | None = None
+    model: Model,
+    data: Measurable,
+    settings: Settings,
+    num: int,
+    split: Split = "test",
+    burn: int = 200,
+    work: Work | None = None,
 ) -> Measured:
     """Brackets log Z of a model and the bits per dimension of its data.
 
     Args:
         model: The model.
+        data: Its data.
         settings: Of the bracket.
         num: Data points.
         split: ``test`` or ``train``.
@@ -90,9 +95,9 @@ def measure(
     settings.check()
     if burn < 0 or num < 2:
         raise UserError(f"burn {burn}, num {num}: needs burn >= 0 and at least 2 data points")
-    points = evaluation_points(model, num, split, settings.seed, work.reporter)
-    path = level_path(model.energy, model.schedule, model.event_shape)
-    sources, described = draw_sources(model, path, settings, burn, work)
+    points = evaluation_points(model, data, num, split, settings.seed)
+    path = level_path(model.energy_function, model.schedule, model.event_shape)
+    sources, described = draw_sources(model, data, path, settings, burn, work)
     doubts = [] if burn else ["chains from noise and from held-out data made no steps, so nothing shows that they are draws"]
     for name, s in described.items():
         if abs(s["drift"]) > LIKELY * s["drift_standard_error"]:
@@ -107,7 +112,7 @@ def measure(
         return log_z - float((f + points.log_volume).mean())
 
     record: dict[str, Any] = {
-        "data": model.config.data,
+        "data": model.metadata.get("name", ""),
         "iteration": model.iteration,
         "weights": model.fingerprint(),
         "split": split,
@@ -139,10 +144,10 @@ def measure(
 
 
 def draw_sources(
-    model: Model, path: Path, settings: Settings, burn: int, work: Work
+    model: Model, held_out: Measurable, path: Path, settings: Settings, burn: int, work: Work
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     """Draws ``[R n, ...]`` of the last density from noise and from held-out data, and what is to be said of them."""
-    data = evaluation_points(model, settings.num, "test", settings.seed, work.reporter, POINTS_STREAM + 1).x_0
+    data = evaluation_points(model, held_out, settings.num, "test", settings.seed, Stream.POINTS + 1).x_0
     # Fewer test images than chains: several chains begin at the same one, with noise of their own.
     data = data[torch.arange(settings.num, device=data.device) % len(data)]
 
@@ -160,7 +165,7 @@ def draw_sources(
 
         def compute(index: Tensor, stream: int, start: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
             first = start(index)
-            noise = Noise(settings.seed, index, SOURCES_STREAM + stream)
+            noise = Noise(settings.seed, index, Stream.SOURCES + stream)
             density = path.at(path.length, len(index))
             xs, acceptance = [first], torch.ones(len(index), device=first.device)
             for steps in (burn // 2, burn - burn // 2):
@@ -198,11 +203,11 @@ def draw_sources(
 
 def _tuned(path: Path, x: Tensor, settings: Settings) -> Tensor:
     """The step size at the last density, found by chains from data."""
-    noise = Noise(settings.seed, torch.arange(len(x), device=x.device), SOURCES_STREAM + 8)
+    noise = Noise(settings.seed, torch.arange(len(x), device=x.device), Stream.SOURCES + 8)
     density, first = path.at(path.length, len(x)), torch.tensor([0.1], device=x.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        tuned = tune_step_size(hmc(BURN_LEAPFROG), density, x, first, noise, num_steps=_TUNING_STEPS)
+        tuned = tune_step_size(hmc(BURN_LEAPFROG), density, x, first, noise, tuning=Tuning(num_steps=_TUNING_STEPS))
     if not float(tuned.acceptance) > COLLAPSED:
         found = f"acceptance {float(tuned.acceptance):.3g} at step size {float(tuned.step_size):.3g}"
         raise UserError(f"chains from held-out data collapse at level 0: {found}; train longer")

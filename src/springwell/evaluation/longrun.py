@@ -26,24 +26,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from springwell.conditional import Conditional, normal_approximation
+from springwell.conditional import Conditional
 from springwell.data.pictures import to_bytes
+from springwell.data.source import DataSource
 from springwell.energy.base import at_level
 from springwell.errors import DivergenceError
 from springwell.evaluation.inception import Inception
 from springwell.evaluation.metrics import features, image_metrics, reference_features
 from springwell.evaluation.neighbours import nearest
-from springwell.evaluation.sources import array_images, open_source
+from springwell.evaluation.sources import Images, array_images
 from springwell.evaluation.steps import Steps
-from springwell.evaluation.toy import DATA_STREAM, mmd
+from springwell.evaluation.toy import mmd
+from springwell.generate import descend
+from springwell.level import LevelSampler
 from springwell.model import Model
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.progress import Reporter, Silent
 from springwell.samplers import make_kernel, run_chain
 from springwell.samplers.checks import warn_if_collapsed
 from springwell.store.checkpoint import good_checkpoints, save_checkpoint, write_atomically
 
-LONGRUN_STREAM = 2**44
 # Every S has streams of its own, one per level, and so has every stretch of the chains without spring.
 STREAMS_PER_RUN = 2**24
 STRETCH = 1000
@@ -92,7 +94,7 @@ def long_run(
         steps: The kernel with its step sizes.
         judge: Measures the samples.
         out: A folder for what is done.
-        reporter: Is told of progress.
+        reporter: Receives progress updates.
 
     Returns:
         Names and values; the samples of every S, by ``"S"``, and the chains without spring, by ``"marginal-S"``, in the data's
@@ -115,7 +117,7 @@ def long_run(
         }
         ends = u
     result: dict[str, Any] = {
-        "data": model.config.data,
+        "data": judge.name,
         "iteration": model.iteration,
         "method": str(steps.method),
         "num_samples": plan.num,
@@ -143,13 +145,29 @@ class Judge:
     mmd2        of the coordinates, with the 95 % quantile of its null distribution
     nearest     images: median distance to the nearest training image, root mean square per value, with its standard error
     fid, kid    images, with Inception
+
+    Args:
+        model: The model.
+        data: Its data.
+        seed: Of the noise of held-out data.
+        reporter: Receives progress updates.
+        network: Inception, for the FID.
+        reference: The images that the FID compares with.
     """
 
-    def __init__(self, model: Model, seed: int = 0, reporter: Reporter | None = None, network: Inception | None = None):
-        self.model, self.seed, self.network, self.reporter = model, seed, network, reporter or Silent()
-        self.data = model.open_data(reporter=reporter)
+    def __init__(
+        self,
+        model: Model,
+        data: DataSource,
+        seed: int = 0,
+        reporter: Reporter | None = None,
+        network: Inception | None = None,
+        reference: Images | None = None,
+    ):
+        self.model, self.data, self.seed, self.network = model, data, seed, network
+        self.reporter, self.reference, self.name = reporter or Silent(), reference, model.metadata.get("name", "")
         num = min(HELD_OUT, self.data.num_held_out or HELD_OUT)
-        noise = Noise(seed, torch.arange(num, device=model.device), DATA_STREAM)
+        noise = Noise(seed, torch.arange(num, device=model.device), Stream.DATA)
         level = torch.zeros(num, dtype=torch.long, device=model.device)
         self.held_out = model.schedule.diffuse(self.data.held_out(noise), level, noise)
         self.batch = model.automatic_batch()
@@ -180,16 +198,13 @@ class Judge:
             out["f_gap_standard_error"] = float((self.f_data.var() / len(self.f_data) + f.var() / len(f)).sqrt())
             num = min(len(u), len(self.held_out))
             out["mmd2"], out["mmd2_null_95"] = mmd(u[:num].flatten(1), self.held_out[:num].flatten(1), seed=self.seed)
-        if self.network is not None and self.data.rows is not None:
-            out["quality"] = self._inception(self.finished(u))
+        if self.network is not None and self.reference is not None:
+            out["quality"] = self._inception(self.finished(u), self.network, self.reference)
         return out
 
-    def _inception(self, x: Tensor) -> dict[str, Any]:
-        assert self.network is not None
-        config = self.model.config
-        reference = open_source(f"{config.data}@train", None, config.images, self.reporter)
-        found = features(array_images("samples", to_bytes(x).transpose(0, 3, 1, 2)), self.network, self.reporter)
-        return image_metrics(found, reference_features(reference, self.network, self.reporter), self.network.fc)
+    def _inception(self, x: Tensor, network: Inception, reference: Images) -> dict[str, Any]:
+        found = features(array_images("samples", to_bytes(x).transpose(0, 3, 1, 2)), network, self.reporter)
+        return image_metrics(found, reference_features(reference, network, self.reporter), network.fc)
 
 
 def _batches(model: Model, plan: Plan) -> Sequence[Tensor]:
@@ -200,23 +215,28 @@ def _progressive(model: Model, plan: Plan, steps: Steps, number: int, out: Path,
     """Samples x_0 ``[num, ...]`` after ``number`` steps at every level, and the mean acceptance of each level ``[T]``."""
     schedule, kernel = model.schedule, make_kernel(steps.method.kernel, steps.method.num_leapfrog)
     num_levels, shape = schedule.num_levels, model.event_shape
-    guessed, damped = bool(schedule.spring.all()), model.config.damped
+    guessed, chains = bool(schedule.spring.all()), LevelSampler(kernel, number, steps.step_size)
     # x_T is the same for every number of steps, so that runs can be compared sample by sample.
-    x_top = Noise(plan.seed, torch.arange(plan.num, device=model.device), LONGRUN_STREAM).normal(*shape)
+    x_top = Noise(plan.seed, torch.arange(plan.num, device=model.device), Stream.LONGRUN).normal(*shape)
     batches, state = _batches(model, plan), _State(out, model, plan, steps, number)
     x, accepted, done = state.begin(x_top, torch.zeros(num_levels))
     with reporter.bar(f"{number} steps of {steps.method} per level (levels)", num_levels, done) as bar:
-        for level in reversed(range(num_levels - done)):
+
+        def draw(t: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
+            level, ys, rates = int(t[0]), [], []
             for index in batches:
-                noise = Noise(plan.seed, index, LONGRUN_STREAM + number * STREAMS_PER_RUN + level + 1)
-                t = torch.full((len(index),), level, device=model.device)
-                y = x_next = x[index]
-                if guessed:
-                    y = normal_approximation(model.energy, schedule, t, x_next, noise.normal(*shape), damped)
-                conditional = Conditional(model.energy, schedule, t, x_next)
-                y, acceptance = run_chain(kernel, y, conditional, steps.step_size[t], number, noise, check=False)
-                x[index] = y / schedule.scale[level].to(y.dtype)
-                accepted[level] += acceptance.sum() / plan.num
+                noise = Noise(plan.seed, index, Stream.LONGRUN + number * STREAMS_PER_RUN + level + 1)
+                conditional = Conditional(model.energy_function, schedule, t[index], x_next[index])
+                start = model.sampler.guess(conditional, noise.normal(*shape)) if guessed else conditional.x_next
+                y, acceptance = chains.run(conditional, start, noise)
+                ys.append(y)
+                rates.append(acceptance)
+            return torch.cat(ys), torch.cat(rates)
+
+        levels = descend(schedule, x, draw, num_levels - done)
+        next(levels)
+        for level, x, acceptance in levels:
+            accepted[level] = acceptance.mean()
             state.save(x, accepted, num_levels - level, finished=level == 0)
             bar.advance()
     return x, accepted
@@ -241,8 +261,8 @@ def _marginal(
             for piece in range(before + done, mark, STRETCH):
                 length = min(STRETCH, mark - piece)
                 for index in batches:
-                    f = at_level(model.energy, torch.zeros(len(index), dtype=torch.long, device=model.device))
-                    noise = Noise(plan.seed, index, LONGRUN_STREAM - 1 - piece)
+                    f = at_level(model.energy_function, torch.zeros(len(index), dtype=torch.long, device=model.device))
+                    noise = Noise(plan.seed, index, Stream.LONGRUN_FREE + piece)
                     delta = step_size.expand(len(index))
                     y, acceptance = run_chain(kernel, scale * x[index], f, delta, length, noise, check=False)
                     x[index] = y / scale

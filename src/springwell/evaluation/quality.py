@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from springwell.evaluation.inception import Inception
 from springwell.evaluation.metrics import features, fid, image_metrics, reference_features, warn_if_few
-from springwell.evaluation.sources import MOST, model_images, open_source
+from springwell.evaluation.sources import MOST, Images, model_images
 from springwell.model import Model
 from springwell.progress import Reporter, Silent
 
 
 def quality(
     model: Model,
+    reference: Images,
     network: Inception,
     num: int = MOST,
     seed: int = 0,
-    split: Literal["train", "test"] = "train",
     reporter: Reporter | None = None,
     parts: Path | None = None,
     only_fid: bool = False,
@@ -27,20 +27,18 @@ def quality(
 
     Args:
         model: A model of images.
+        reference: The images that samples are compared with.
         network: Inception.
         num: How many samples.
         seed: Of the samples.
-        split: Which images of the model's data set they are compared with: all of them, but 50,000 at most.
-        reporter: Is told of progress.
+        reporter: Receives progress updates.
         parts: A folder for what is done, from which an interrupted call goes on; whoever has the result removes it.
         only_fid: Leave out the other measures, which take minutes on a CPU.
     """
     reporter = reporter or Silent()
-    config = model.config
-    reference = open_source(f"{config.data}@{split}", None, config.images, reporter)
     name = f"{num:,} samples"
     if parts is not None:
-        state = [model.iteration, model.source and model.source.stat().st_mtime_ns, seed, num, config, network.digest]
+        state = [model.fingerprint(), model.sampler.description(), model.denoise, seed, num, network.digest]
         parts = parts / hashlib.sha256(repr(state).encode()).hexdigest()[:16]
     samples = features(model_images(name, model, num, seed), network, reporter, parts=parts)
     known = reference_features(reference, network, reporter)

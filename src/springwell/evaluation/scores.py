@@ -27,10 +27,9 @@ from torch import Tensor
 
 from springwell.errors import UserError
 from springwell.model import LogZ, Model
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.schedule import spread_levels
 
-SCORES_STREAM = 2**48
 MOST_LEVELS = 24
 
 
@@ -63,7 +62,7 @@ def score(model: Model, x: Tensor, cell: float = 0.0, seed: int = 0) -> Scores:
     """
     if tuple(x.shape[1:]) != model.event_shape:
         raise UserError(f"images: have shape {list(x.shape[1:])}; the model's have {list(model.event_shape)}")
-    noise = Noise(seed, torch.arange(len(x), device=x.device), SCORES_STREAM)
+    noise = Noise(seed, torch.arange(len(x), device=x.device), Stream.SCORES)
     x = x + cell * (noise.uniform(*model.event_shape) - 0.5)
     levels = spread_levels(model.schedule.num_levels, MOST_LEVELS)
     log_z, why = None, ""

@@ -14,18 +14,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.conditional import Conditional, LogDensity
+from springwell.conditional import Conditional
 from springwell.energy.base import at_level
 from springwell.errors import UserError
 from springwell.model import Model
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.progress import Reporter, Silent
-from springwell.samplers import make_kernel
-from springwell.samplers.adaptation import Tuned, interpolate, tune_step_size
+from springwell.samplers import LogDensity, Tuned, Tuning, make_kernel, tune_step_size
+from springwell.samplers.adaptation import interpolate
 from springwell.schedule import spread_levels
 from springwell.store.checkpoint import write_atomically
 
-PILOT_STREAM = 2**43
 BAND = (0.6, 0.9)
 FIRST_STEP = 0.6
 
@@ -94,7 +93,7 @@ class Standing(NamedTuple):
     x_next: Tensor
 
     def conditional(self, model: Model) -> Conditional:
-        return Conditional(model.energy, model.schedule, self.t, self.x_next)
+        return Conditional(model.energy_function, model.schedule, self.t, self.x_next)
 
     def take(self, rows: slice) -> Standing:
         return Standing(*[value[rows] for value in self])
@@ -127,7 +126,7 @@ def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, report
         model: The model.
         method: A kernel with a Metropolis test; for langevin the model's own step sizes are taken as they are.
         pilot: How.
-        reporter: Is told of progress.
+        reporter: Receives progress updates.
     """
     schedule, device = model.schedule, model.device
     if method.kernel == "langevin":
@@ -141,11 +140,11 @@ def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, report
     sigma = schedule.sigma[1:].float()
     kernel = make_kernel(method.kernel, method.num_leapfrog)
 
-    def tune(logdensity: LogDensity, y: Tensor, first: Tensor, tuned: list[int], stream: int) -> Tuned:
-        group = torch.arange(len(tuned), device=device).repeat_interleave(num)
-        noise = Noise(pilot.seed, torch.arange(len(y), device=device), stream)
-        band, num_steps, dual = pilot.band, pilot.num_steps, pilot.dual_averaging
-        return tune_step_size(kernel, logdensity, y, first, noise, band, num_steps, group, levels=tuned, dual_averaging=dual)
+    def tune(logdensity: LogDensity, y: Tensor, first: Tensor, stream: int) -> Tuned:
+        group = torch.arange(len(first), device=device).repeat_interleave(num)
+        noise = Noise(pilot.seed, torch.arange(len(y), device=device), Stream.PILOT + stream)
+        tuning = Tuning(pilot.band, pilot.num_steps, dual_averaging=pilot.dual_averaging)
+        return tune_step_size(kernel, logdensity, y, first, noise, group, tuning)
 
     together = max(1, model.automatic_batch() // num)
     with reporter.bar(f"tuning {method} (levels)", len(levels) + pilot.free) as bar:
@@ -153,12 +152,12 @@ def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, report
         for i in range(0, len(levels), together):
             part = levels[i : i + together]
             here = chains.take(slice(i * num, (i + len(part)) * num))
-            found.append(tune(here.conditional(model), here.y, FIRST_STEP * sigma[part], part, PILOT_STREAM + i))
+            found.append(tune(here.conditional(model), here.y, FIRST_STEP * sigma[part], 1 + i))
             bar.advance(len(part))
         lowest, marginal = chains.take(slice(num)), float(found[0].step_size[0])
         accepted = [tuned.acceptance for tuned in found]
         if pilot.free:
-            free = tune(at_level(model.energy, lowest.t), lowest.y, found[0].step_size[:1], [0], PILOT_STREAM - 1)
+            free = tune(at_level(model.energy_function, lowest.t), lowest.y, found[0].step_size[:1], 0)
             marginal = float(free.step_size)
             accepted.append(free.acceptance)
             bar.advance()

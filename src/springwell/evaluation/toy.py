@@ -20,15 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from springwell.data.source import DataSource, open_data
+from springwell.data.source import DataSource
 from springwell.data.toy import ToyData, log_density
 from springwell.likelihood.quadrature import Normaliser
 from springwell.model import Model
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.progress import Reporter, Silent
-
-DATA_STREAM = 2**42
-NULL_STREAM = 2**43
 
 
 def divergences(toy: ToyData, a: float, sigma: float, z: Normaliser) -> dict[str, float]:
@@ -54,7 +51,7 @@ def mmd(x: Tensor, y: Tensor, permutations: int = 200, seed: int = 0) -> tuple[f
     median = square[:512, -512:].median()
     kernel = torch.stack([torch.exp(-square / (2 * median * 4.0**-i)) for i in range(4)]).mean(0)
     kernel.fill_diagonal_(0)
-    uniform = Noise(seed, torch.arange(permutations), NULL_STREAM, dtype=torch.float64).uniform(2 * n)
+    uniform = Noise(seed, torch.arange(permutations), Stream.NULL, dtype=torch.float64).uniform(2 * n)
     order = torch.cat([torch.arange(2 * n)[None], uniform.argsort(-1)]).to(x.device)
     # With w = +1 on one half and -1 on the other, w K w = (within first) + (within second) - 2 (between).
     first = torch.zeros(len(order), 2 * n, dtype=torch.float64, device=x.device).scatter_(1, order[:, :n], 1.0)
@@ -84,30 +81,32 @@ def mode_coverage(toy: ToyData, x_0: Tensor, reference: Tensor, a: float, sigma:
 
 def _reference(data: DataSource, model: Model, num: int, seed: int) -> Tensor:
     """x_0 drawn from the data, in standardised coordinates."""
-    noise = Noise(seed, torch.arange(num, device=model.device), DATA_STREAM)
+    noise = Noise(seed, torch.arange(num, device=model.device), Stream.DATA)
     level = torch.zeros(num, dtype=torch.long, device=model.device)
     return model.schedule.diffuse(data.held_out(noise), level, noise)
 
 
-def evaluate(model: Model, num: int = 2000, seed: int = 0, reporter: Reporter | None = None) -> dict[str, Any]:
+def evaluate(
+    model: Model, data: DataSource, num: int = 2000, seed: int = 0, reporter: Reporter | None = None
+) -> dict[str, Any]:
     """Measures a model of vectors.
 
     Args:
         model: The model.
+        data: Its data.
         num: Samples for the sample-based measures.
         seed: Of the samples.
-        reporter: Is told of progress.
+        reporter: Receives progress updates.
 
     Returns:
         Names and values; values in nats, with sample counts and error estimates beside them.
     """
     reporter = reporter or Silent()
-    data = open_data(model.config.data)
     if data.num_held_out is not None:
         num = min(num, data.num_held_out)
     a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
     result: dict[str, Any] = {
-        "data": model.config.data,
+        "data": model.metadata.get("name", ""),
         "iteration": model.iteration,
         "initial_noise": sigma,
         "num_samples": num,
@@ -121,7 +120,7 @@ def evaluate(model: Model, num: int = 2000, seed: int = 0, reporter: Reporter | 
         if data.toy is not None:
             result |= divergences(data.toy, a, sigma, z)
         else:
-            log_g = model.log_density(data.shift.to(reference) + data.scale.to(reference) * reference)
+            log_g = model.log_prob(data.shift.to(reference) + data.scale.to(reference) * reference)
             result |= {"nll": -float(log_g.mean()), "nll_standard_error": float(log_g.std()) / math.sqrt(num)}
     parts = []
     with reporter.bar("sampling", num) as bar:
@@ -129,9 +128,9 @@ def evaluate(model: Model, num: int = 2000, seed: int = 0, reporter: Reporter | 
             parts.append(part)
             bar.advance(len(part))
     x_0 = (torch.cat(parts) - model.shift) / model.scale
-    if model.config.sampler.denoise:
+    if model.denoise:
         # Denoised samples are to be compared with clean data.
-        reference = data.held_out(Noise(seed, torch.arange(num, device=model.device), DATA_STREAM))
+        reference = data.held_out(Noise(seed, torch.arange(num, device=model.device), Stream.DATA))
         a, sigma = 1.0, 0.0
     result["mmd2"], result["mmd2_null_95"] = mmd(x_0, reference)
     if data.toy is not None:

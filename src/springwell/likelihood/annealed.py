@@ -46,14 +46,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.conditional import LogDensity
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import DivergenceError, UserError
 from springwell.noise import Noise
-from springwell.samplers.adaptation import interpolate, tune_step_size
-from springwell.samplers.base import Kernel, State, begin, spread
+from springwell.samplers.adaptation import Tuning, interpolate, tune_step_size
+from springwell.samplers.base import Kernel, State, begin
 from springwell.samplers.hmc import hmc
+from springwell.samplers.target import LogDensity
 from springwell.schedule import NoiseSchedule
+from springwell.shapes import expand
 
 # Of a schedule, the share that is spread evenly over the path: the pilot's length is an estimate, and nowhere zero steps.
 EVEN_SHARE = 0.2
@@ -208,7 +209,7 @@ def pilot(
         with warnings.catch_warnings():
             # Of few chains at many stops some miss the band by a little; only chains that stand still are an error.
             warnings.simplefilter("ignore", RuntimeWarning)
-            tuned = tune_step_size(kernel, here, x, first, noise, band, num_steps, max_rounds=5 if i == 0 else 2)
+            tuned = tune_step_size(kernel, here, x, first, noise, tuning=Tuning(band, num_steps, max_rounds=5 if i == 0 else 2))
         if not float(tuned.acceptance) > COLLAPSED:
             found = f"acceptance {float(tuned.acceptance):.3g} at step size {float(tuned.step_size):.3g}"
             raise UserError(f"chains collapse at {path.name(s)}: {found}; train longer, or give more densities")
@@ -377,7 +378,7 @@ def _transitions(
     total, gradients = state.y.new_zeros(()), 0
     for _ in range(number):
         delta = step_size.to(state.y) * (1 - JITTER * noise.uniform()).to(state.y)
-        state, info = kernel.step(state, logdensity, spread(delta, state.y), noise)
+        state, info = kernel.step(state, logdensity, expand(delta, state.y), noise)
         total = total + _required(info.acceptance).mean()
         gradients += int(info.num_gradients)
     return state, total / max(1, number), gradients

@@ -27,36 +27,13 @@ log Z enters with its own error: a lower bound of log Z makes bits/dim optimisti
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from springwell.data.source import DataSource
 from springwell.errors import UserError
-from springwell.model import Model
-from springwell.noise import Noise
-from springwell.progress import Reporter
 
-POINTS_STREAM = 2**46
 _PIXELS_AT_ONCE = 1 << 17
-
-
-class Points(NamedTuple):
-    """Data at which a model is measured.
-
-    Attributes:
-        x_0: ``[N, ...]``, standardised, after the initial noise.
-        log_volume: ``[N]``, float64: log v(x_0); for data without grey values, the log of the change of units.
-        cell: c; 0 for data without grey values.
-        dequantised: Whether grey values were spread over their cells.
-    """
-
-    x_0: Tensor
-    log_volume: Tensor
-    cell: float
-    dequantised: bool
 
 
 def to_bits(nats: float, dim: int) -> float:
@@ -94,37 +71,3 @@ def check_range(x: Tensor, cell: float, name: str = "x") -> None:
     low, high = float(x.min()), float(x.max())
     if low < -1 - cell / 2 - 1e-6 or high > 1 + cell / 2 + 1e-6:
         raise UserError(f"{name}: has values in [{low:g}, {high:g}]; needs images in [-1, 1], for bytes b / 127.5 - 1")
-
-
-def evaluation_data(model: Model, reporter: Reporter | None = None) -> tuple[DataSource, bool]:
-    """The model's data, not augmented, and whether they are dequantised."""
-    noisy = float(model.schedule.sigma_cum[0]) > 0
-    images = replace(model.config.images, flip=False, dequantise=model.config.images.dequantise or not noisy)
-    data = model.open_data(images, reporter)
-    return data, images.dequantise and data.cell > 0
-
-
-def evaluation_points(
-    model: Model, num: int, split: str = "test", seed: int = 0, reporter: Reporter | None = None, stream: int = POINTS_STREAM
-) -> Points:
-    """Data at which the likelihood is measured: the first ``num`` of the test split, or training data drawn at random."""
-    data, dequantised = evaluation_data(model, reporter)
-    if split == "test" and data.num_held_out is not None:
-        num = min(num, data.num_held_out)
-    noise = Noise(seed, torch.arange(num, device=model.device), stream)
-    x = (data.held_out if split == "test" else data.sample)(noise)
-    return noisy_points(model, x, noise, data.cell, dequantised)
-
-
-def noisy_points(model: Model, x: Tensor, noise: Noise, cell: float, dequantised: bool) -> Points:
-    """x_0 of standardised data ``x``, which are dequantised already if they are to be."""
-    if cell:
-        check_range(x, cell if dequantised else 0.0, "data")
-    level = torch.zeros(len(x), dtype=torch.long, device=x.device)
-    x_0 = model.schedule.diffuse(x, level, noise)
-    if cell:
-        a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
-        volume = log_volume(x_0, a, sigma, cell, dequantised)
-    else:
-        volume = torch.full((len(x),), -float(model.scale.double().log().sum()), dtype=torch.float64, device=x.device)
-    return Points(x_0, volume, cell, dequantised)

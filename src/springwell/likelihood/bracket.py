@@ -42,11 +42,10 @@ from torch import Tensor
 
 from springwell.errors import UserError
 from springwell.likelihood.annealed import Estimate, Path, Plan, Walk, average, estimate, jackknife, join, pilot, pooled, walk
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.progress import Bar, Reporter, Silent
 from springwell.store.checkpoint import write_atomically
 
-STREAM = 2**47
 CERTAIN = 4.5
 LIKELY = 3.0
 STUCK = 0.75
@@ -310,7 +309,7 @@ def bracket(
 
 
 def _pilot(path: Path, settings: Settings, x: Tensor, bar: Bar) -> dict[str, Tensor]:
-    noise = Noise(settings.seed, torch.arange(PILOT_CHAINS, device=x.device), STREAM - 1, dtype=x.dtype)
+    noise = Noise(settings.seed, torch.arange(PILOT_CHAINS, device=x.device), Stream.BRACKET, dtype=x.dtype)
     plan = pilot(path, noise, settings.num_leapfrog, watch=bar.advance)
     return {**plan._asdict(), "num_leapfrog": torch.tensor(plan.num_leapfrog)}
 
@@ -332,7 +331,7 @@ def _walks(
 
     def compute(systems: range) -> dict[str, Tensor]:
         index = torch.arange(systems.start * n, systems.stop * n, device=like.device)
-        number = STREAM + 16 * num_densities + stream
+        number = Stream.BRACKET + 16 * num_densities + stream
         noise = Noise(settings.seed, index, number, dtype=like.dtype)
         x = noise.normal(*path.event_shape) if start is None else start[index]
         resample = None

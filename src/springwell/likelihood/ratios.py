@@ -23,13 +23,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.conditional import Conditional, normal_approximation
-from springwell.energy.base import EnergyFunction, at_level
+from springwell.conditional import Conditional
+from springwell.energy.base import EnergyFunction
 from springwell.errors import UserError
+from springwell.generate import descend
+from springwell.level import LevelSampler
 from springwell.likelihood.annealed import jackknife, log_mean, standard_normal
-from springwell.noise import Noise
-from springwell.samplers.adaptation import interpolate, tune_step_size
-from springwell.samplers.base import run_chain
+from springwell.noise import Noise, Stream
+from springwell.samplers.adaptation import Tuning, interpolate, tune_step_size
 from springwell.samplers.hmc import hmc
 from springwell.schedule import NoiseSchedule, spread_levels
 
@@ -67,25 +68,25 @@ def tune_steps(energy: EnergyFunction, schedule: NoiseSchedule, event_shape: tup
     num_levels = schedule.num_levels
     chosen = spread_levels(num_levels, _PILOT_LEVELS)
     index = torch.arange(_PILOT_CHAINS, device=schedule.device)
-    noise = Noise(seed, index, 2**49)
-    x = noise.normal(*event_shape)
+    noise = Noise(seed, index, Stream.RATIOS)
     starts: dict[int, tuple[Tensor, Tensor]] = {}
-    for level in reversed(range(num_levels)):
-        t = torch.full((len(x),), level, device=x.device)
-        y = normal_approximation(energy, schedule, t, x, noise.normal(*event_shape), damped=True)
-        if level in chosen:
-            starts[level] = (x, y)
-        x = y / schedule.scale[level].to(y.dtype)
+
+    def guess(t: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
+        y = Conditional(energy, schedule, t, x_next).normal_approximation(noise.normal(*event_shape), damped=True)
+        starts[int(t[0])] = (x_next, y)
+        return y, torch.ones(len(y), device=y.device)
+
+    *_, (_, x, _) = descend(schedule, noise.normal(*event_shape), guess)
     t = torch.tensor([level for level in chosen for _ in index], device=x.device)
     x_next, y = (torch.cat([starts[level][i] for level in chosen]) for i in (0, 1))
     target = Conditional(energy, schedule, t, x_next)
     group = torch.arange(len(chosen), device=x.device).repeat_interleave(len(index))
     # In units of the spring, which is what limits the step on narrow hops.
     first = 0.5 * schedule.sigma[1:][chosen].to(x.dtype)
-    pilot = Noise(seed, torch.arange(len(y), device=x.device), 2**49 + 1)
+    pilot = Noise(seed, torch.arange(len(y), device=x.device), Stream.RATIOS + 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        tuned = tune_step_size(hmc(NUM_LEAPFROG), target, y, first, pilot, num_steps=20, group=group)
+        tuned = tune_step_size(hmc(NUM_LEAPFROG), target, y, first, pilot, group, Tuning(num_steps=20))
     # In few dimensions any step is accepted; more than a quarter of a period of the spring would turn back.
     share = (tuned.step_size / schedule.sigma[1:][chosen]).double().clamp(max=0.5 * math.pi / NUM_LEAPFROG).log()
     every = torch.arange(num_levels, device=x.device)
@@ -115,24 +116,24 @@ def level_ratios(
     if not bool(schedule.spring.all()):
         raise UserError("ratios of levels: the normal approximation needs every spring; use `springwell likelihood`")
     if num_steps < 0:
-        raise UserError(f"steps {num_steps}: must be 0 or more")
-    num, kernel = len(noise), hmc(NUM_LEAPFROG)
+        raise UserError(f"num_steps={num_steps}: must be 0 or more")
+    chains = LevelSampler(hmc(NUM_LEAPFROG), num_steps, step_size.float())
     x = noise.normal(*event_shape)
     y, here = x, standard_normal(x).double()
     rows: list[Tensor] = []
-    accepted: list[Tensor] = []
-    for level in reversed(range(schedule.num_levels)):
-        t = torch.full((num,), level, device=x.device)
+
+    def draw(t: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal y, here
+        conditional = Conditional(energy, schedule, t, x_next)
         with torch.no_grad():
-            rows.append(at_level(energy, t)(y).double() - here)
-        y = normal_approximation(energy, schedule, t, x, noise.normal(*event_shape))
-        acceptance = torch.ones(num, device=x.device)
-        if num_steps:
-            target, delta = Conditional(energy, schedule, t, x), step_size[t].to(y.dtype)
-            y, acceptance = run_chain(kernel, y, target, delta, num_steps, noise, check=False)
+            rows.append(conditional.f(y).double() - here)
+        # The paper's approximation, undamped, whatever the number of steps.
+        start = conditional.normal_approximation(noise.normal(*event_shape))
+        y, acceptance = chains.run(conditional, start, noise)
         with torch.no_grad():
-            here = at_level(energy, t)(y).double()
-        accepted.append(acceptance.mean())
-        x = y / schedule.scale[level].to(y.dtype)
+            here = conditional.f(y).double()
         watch()
+        return y, acceptance
+
+    accepted = [sample.acceptance.mean() for sample in descend(schedule, x, draw)][1:]
     return Ratios(torch.stack(rows[::-1]), torch.stack(accepted[::-1]))

@@ -24,18 +24,17 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from springwell.conditional import LogDensity
 from springwell.errors import UserError
-from springwell.noise import Noise
-from springwell.samplers.base import Kernel, begin
+from springwell.noise import Noise, as_noise
+from springwell.samplers.base import Kernel, State, begin
 from springwell.samplers.checks import check_end
-from springwell.schedule import expand
+from springwell.samplers.target import LogDensity, level_of
+from springwell.shapes import expand
 
 
 def adapt_step_size(step_size: Tensor, acceptance: Tensor, count: Tensor, target: float, rate: float = 0.05) -> Tensor:
@@ -136,81 +135,114 @@ class Tuned(NamedTuple):
     num_steps: int
 
 
+class Tuning(NamedTuple):
+    """How a pilot of chains looks for a step size; the paper has [0.6, 0.9] and 100 steps, by 1000 chains.
+
+    Attributes:
+        band: Lowest and highest acceptance.
+        num_steps: Steps of a round. The first half adapts, the second half measures.
+        max_rounds: When to give up.
+        dual_averaging: Adapt by dual averaging, and freeze at its average: for few chains per group, whose acceptance is noisy.
+    """
+
+    band: tuple[float, float] = (0.6, 0.9)
+    num_steps: int = 100
+    max_rounds: int = 5
+    dual_averaging: bool = False
+
+    def check(self) -> None:
+        """Refuses values that cannot work."""
+        low, high = self.band
+        if not 0 < low < high < 1:
+            raise UserError(f"band=({low:g}, {high:g}): needs 0 < low < high < 1")
+        if self.num_steps < 2 or self.max_rounds < 1:
+            raise UserError(f"num_steps={self.num_steps}, max_rounds={self.max_rounds}: need at least 2 steps and 1 round")
+
+
 def tune_step_size(
     kernel: Kernel,
     logdensity: LogDensity,
     y: Tensor,
-    step_size: Tensor,
-    noise: Noise,
-    band: tuple[float, float] = (0.6, 0.9),
-    num_steps: int = 100,
+    step_size: Tensor | float,
+    noise: Noise | Generator,
     group: Tensor | None = None,
-    max_rounds: int = 5,
-    levels: Sequence[int] | None = None,
-    dual_averaging: bool = False,
+    tuning: Tuning | None = None,
 ) -> Tuned:
     """Finds the step size at which the mean acceptance of a pilot of chains lies in a band: the paper's rule per level.
 
-    In every round of ``num_steps`` the first half adapts to the middle of the band, and the second half measures the acceptance
-    at the last step size. Rounds end when every group is inside the band. Groups that never get there are named in a warning.
-    The paper has 1000 chains, 100 steps and [0.6, 0.9].
+    In every round the first half of the steps adapts to the middle of the band, and the second half measures the acceptance at
+    the last step size. Rounds end when every group is inside the band. Groups that never get there are named in a warning.
 
     Args:
         kernel: A kernel with a Metropolis test.
         logdensity: y -> ``[N]``.
         y: Where the pilot's chains start ``[N, ...]``.
-        step_size: First guesses ``[G]``.
+        step_size: First guesses ``[G]``, or one number.
         noise: For N chains.
-        band: Lowest and highest acceptance.
-        num_steps: Steps of a round.
         group: The group of every chain ``[N]``, for instance its level. None: all in one.
-        max_rounds: When to give up.
-        levels: The level of every group, to be named in errors and warnings. Default: the number of the group.
-        dual_averaging: Adapt by dual averaging, and freeze at its average: for few chains per group, whose acceptance is noisy.
+        tuning: How; see :class:`Tuning`.
     """
-    low, high = band
-    if not 0 < low < high < 1:
-        raise UserError(f"band ({low:g}, {high:g}): needs 0 < low < high < 1")
-    if num_steps < 2 or max_rounds < 1:
-        raise UserError(f"num_steps {num_steps}, max_rounds {max_rounds}: need at least 2 steps and 1 round")
-    step_size = torch.atleast_1d(step_size)
-    num_groups = len(step_size)
-    names = list(range(num_groups)) if levels is None else list(levels)
-    grouped = group is not None
-    group = torch.zeros(len(y), dtype=torch.long, device=y.device) if group is None else group
-    if group.shape != y.shape[:1] or not bool(((group >= 0) & (group < num_groups)).all()):
+    tuning = tuning or Tuning()
+    tuning.check()
+    if not kernel.tested:
+        raise UserError("tune_step_size: this kernel has no Metropolis test; use mala, hmc or nuts")
+    first = torch.as_tensor(step_size, device=y.device).reshape(-1)
+    num_groups = len(first)
+    chains = torch.zeros(len(y), dtype=torch.long, device=y.device) if group is None else group
+    if chains.shape != y.shape[:1] or not bool(((chains >= 0) & (chains < num_groups)).all()):
         raise UserError(f"group: needs [{len(y)}] numbers in 0 ... {num_groups - 1}, one per chain")
-    level = torch.tensor(names, device=y.device)[group] if grouped else None
-    state, logdensity, _ = begin(kernel, y, logdensity, step_size[group], True, level)
-
-    delta, target = step_size.double(), 0.5 * (low + high)
-    count, adapting, done = torch.bincount(group, minlength=num_groups), num_steps // 2, 0
-    for _ in range(max_rounds):
-        total, averaging = torch.zeros_like(delta), DualAveraging.start(delta, reach=1.0)
-        for i in range(num_steps):
-            state, info = kernel.step(state, logdensity, expand(delta[group], y), noise)
-            if info.acceptance is None:
-                raise UserError("tune_step_size: this kernel has no Metropolis test; use mala, hmc or nuts")
-            accepted = torch.zeros_like(delta).index_add_(0, group, info.acceptance.double())
-            if i < adapting and dual_averaging:
-                averaging = averaging.update(accepted / count.clamp(min=1), target, count > 0)
-                delta = averaging.step_size if i + 1 < adapting else averaging.frozen
-            elif i < adapting:
-                delta = adapt_step_size(delta, accepted, count, target, rate=1.0)
-            else:
-                total += accepted
-        done += num_steps
-        acceptance = total / (count * (num_steps - adapting))
-        outside = (count > 0) & ~((acceptance >= low) & (acceptance <= high))
+    state, logdensity, _ = begin(kernel, y, logdensity, first[chains])
+    pilot = _Pilot(kernel, logdensity, chains, torch.bincount(chains, minlength=num_groups), as_noise(noise, len(y), y.device))
+    delta, done = first.double(), 0
+    for _ in range(tuning.max_rounds):
+        state, delta, acceptance = pilot.round(state, delta, tuning)
+        done += tuning.num_steps
+        outside = (pilot.sizes > 0) & ~((acceptance >= tuning.band[0]) & (acceptance <= tuning.band[1]))
         if not bool(outside.any()):
             break
-    check_end(state.y, done, level)
-    for t in outside.nonzero().flatten().tolist():
-        where = f"level {names[t]}: " if grouped else ""
-        found = f"acceptance {float(acceptance[t]):.3g} at step size {float(delta[t]):.3g} after {done} steps"
+    check_end(state.y, done, level_of(logdensity))
+    for g in outside.nonzero().flatten().tolist():
+        found = f"acceptance {float(acceptance[g]):.3g} at step size {float(delta[g]):.3g} after {done} steps"
         advice = "start the chains nearer to the target, or give another first step size"
-        warnings.warn(f"{where}{found}, outside [{low:g}, {high:g}]; {advice}", RuntimeWarning, stacklevel=2)
-    return Tuned(delta.to(step_size.dtype), acceptance, state.y, done)
+        where = "" if group is None else f"{_name(logdensity, chains, g)}: "
+        band = "[{:g}, {:g}]".format(*tuning.band)
+        warnings.warn(f"{where}{found}, outside {band}; {advice}", RuntimeWarning, stacklevel=2)
+    return Tuned(delta.to(first.dtype), acceptance, state.y, done)
+
+
+def _name(logdensity: LogDensity, group: Tensor, number: int) -> str:
+    """What a group is called: its level, if the target names levels."""
+    level = level_of(logdensity)
+    if level is None:
+        return f"group {number}"
+    return f"level {int(level if isinstance(level, int) else level[group == number][0])}"
+
+
+class _Pilot(NamedTuple):
+    """The chains of a pilot, in groups of these sizes."""
+
+    kernel: Kernel
+    logdensity: LogDensity
+    group: Tensor
+    sizes: Tensor
+    noise: Noise
+
+    def round(self, state: State, delta: Tensor, tuning: Tuning) -> tuple[State, Tensor, Tensor]:
+        """One round: the chains' last state, the step sizes ``[G]``, and the acceptance ``[G]`` that was measured with them."""
+        target, adapting = 0.5 * sum(tuning.band), tuning.num_steps // 2
+        total, averaging = torch.zeros_like(delta), DualAveraging.start(delta, reach=1.0)
+        for i in range(tuning.num_steps):
+            state, info = self.kernel.step(state, self.logdensity, expand(delta[self.group], state.y), self.noise)
+            assert info.acceptance is not None
+            accepted = torch.zeros_like(delta).index_add_(0, self.group, info.acceptance.double())
+            if i >= adapting:
+                total += accepted
+            elif tuning.dual_averaging:
+                averaging = averaging.update(accepted / self.sizes.clamp(min=1), target, self.sizes > 0)
+                delta = averaging.step_size if i + 1 < adapting else averaging.frozen
+            else:
+                delta = adapt_step_size(delta, accepted, self.sizes, target, rate=1.0)
+        return state, delta, total / (self.sizes * (tuning.num_steps - adapting))
 
 
 class Welford(NamedTuple):

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from springwell.conditional import Conditional, LogDensity, value_and_grad
 from springwell.errors import UserError
-from springwell.noise import Noise
+from springwell.noise import Noise, as_noise
 from springwell.samplers.checks import check_end, check_shape, check_start, check_step_size, warn_if_collapsed
-from springwell.schedule import expand
+from springwell.samplers.target import LogDensity, level_of, value_and_grad
+from springwell.shapes import expand
 
 
 class State(NamedTuple):
@@ -56,12 +56,17 @@ class Kernel(NamedTuple):
 
     Attributes:
         init: (y, logdensity) -> state.
-        step: (state, logdensity, step_size, noise, noise_scale) -> (state, info). The step size is anything that broadcasts
-            against y.
+        step: (state, logdensity, step_size, noise) -> (state, info). The step size is anything that broadcasts against y.
+        tested: Whether a Metropolis test makes the target invariant.
+        name: What it is called; a kernel of this package is made again by ``make_kernel(name, **options)``.
+        options: What it was made with, for JSON.
     """
 
     init: Callable[[Tensor, LogDensity], State]
-    step: Callable[..., tuple[State, Info]]
+    step: Callable[[State, LogDensity, Tensor, Noise], tuple[State, Info]]
+    tested: bool = True
+    name: str = "custom"
+    options: dict[str, float] = {}  # noqa: RUF012 (never changed)
 
 
 class Trace(NamedTuple):
@@ -89,13 +94,8 @@ def evaluated(state: State) -> tuple[Tensor, Tensor, Tensor]:
     return y, log_p, grad
 
 
-def spread(mask: Tensor, y: Tensor) -> Tensor:
-    """A mask ``[N]`` of chains in a shape that broadcasts against y ``[N, ...]``."""
-    return mask.view(-1, *[1] * (y.ndim - 1))
-
-
 def begin(
-    kernel: Kernel, y: Tensor, logdensity: LogDensity, step_size: Tensor, check: bool = True, level: Tensor | int | None = None
+    kernel: Kernel, y: Tensor, logdensity: LogDensity, step_size: Tensor | float, check: bool = True
 ) -> tuple[State, LogDensity, Tensor]:
     """The first state, the log-density to go on with, and the step sizes spread over y, all of them checked.
 
@@ -105,19 +105,32 @@ def begin(
         logdensity: y -> ``[N]``.
         step_size: delta ``[N]``, or one for all.
         check: Whether to look at values, which reads back from the device.
-        level: The chains' levels, to be named in errors.
     """
     if check:
-        check_step_size(step_size, len(y), level)
+        check_kernel(kernel, y, logdensity)
+    step_size = torch.as_tensor(step_size, device=y.device)
+    if check:
+        check_step_size(step_size, len(y), level_of(logdensity))
     state = kernel.init(y.detach(), logdensity)
     if state.logdensity is not None:
         check_shape(state.logdensity, y)
-    elif check and not isinstance(logdensity, Conditional):
+    elif check and not hasattr(logdensity, "grad"):
         logdensity = _with_checked_shape(logdensity)
     if check:
-        check_start(y, state.logdensity, level)
+        check_start(y, state.logdensity, level_of(logdensity))
     # Spread over the sample once: products of equal shapes are twice as fast as broadcast ones.
-    return state, logdensity, expand(step_size, y).expand_as(y).contiguous()
+    return state, logdensity, expand(step_size.to(y.dtype), y).expand_as(y).contiguous()
+
+
+def check_kernel(kernel: object, y: object, logdensity: object) -> None:
+    """Refuses arguments of other types, in one sentence."""
+    if not isinstance(kernel, Kernel):
+        raise UserError(f"kernel: is a {type(kernel).__name__}; give a Kernel, for instance mala() or hmc(num_leapfrog=2)")
+    if not isinstance(y, Tensor) or not y.is_floating_point() or y.ndim == 0:
+        what = f"{y.dtype} of shape {list(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+        raise UserError(f"y: is a {what}; give a tensor of floats [N, ...], one row per chain")
+    if not callable(logdensity):
+        raise UserError(f"logdensity: is a {type(logdensity).__name__}; give a callable y [N, ...] -> [N]")
 
 
 def _with_checked_shape(logdensity: LogDensity) -> LogDensity:
@@ -133,55 +146,51 @@ def run_chain(
     kernel: Kernel,
     y: Tensor,
     logdensity: LogDensity,
-    step_size: Tensor,
+    step_size: Tensor | float,
     num_steps: int,
-    noise: Noise,
-    noise_scale: float = 1.0,
+    noise: Noise | Generator,
     check: bool = True,
-    level: Tensor | int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Runs ``num_steps`` steps from y. Memory does not grow with their number.
 
     Args:
-        kernel: Any kernel.
+        kernel: Any kernel, for instance ``mala()``.
         y: Start ``[N, ...]``.
-        logdensity: y -> ``[N]``.
-        step_size: delta ``[N]``.
+        logdensity: y -> ``[N]``; any callable, or a :class:`Target`.
+        step_size: delta ``[N]``, or one for all.
         num_steps: K.
-        noise: For N chains.
-        noise_scale: Factor on the Langevin noise; 1 is the correct dynamics.
+        noise: For N chains; a torch.Generator serves where nobody needs a chain to be independent of its batch.
         check: Whether to refuse step sizes, starts and log-densities that cannot work, and to warn where the acceptance
             collapsed. This reads back from the device before the first step and after the last one; without it, and except
             for NUTS, nothing does.
-        level: The chains' levels, to be named in errors and warnings.
 
     Returns:
         The last position, and the mean acceptance ``[N]`` of each chain (1 where there is no test).
     """
-    state, logdensity, delta = begin(kernel, y, logdensity, step_size, check, level)
-    acceptance, tested = step_size.new_zeros(len(y)), 0
+    state, target, delta = begin(kernel, y, logdensity, step_size, check)
+    noise, level = as_noise(noise, len(y), y.device), level_of(logdensity)
+    total, tested = torch.zeros(len(y), device=y.device), 0
     for _ in range(num_steps):
-        state, info = kernel.step(state, logdensity, delta, noise, noise_scale)
+        state, info = kernel.step(state, target, delta, noise)
         if info.acceptance is not None:
-            acceptance += info.acceptance
+            total += info.acceptance
             tested += 1
-    mean = acceptance / tested if tested else torch.ones_like(acceptance)
+    acceptance = total / tested if tested else torch.ones_like(total)
     if check:
         check_end(state.y, num_steps, level)
         if tested:
-            warn_if_collapsed(mean, num_steps, level)
-    return state.y, mean
+            warn_if_collapsed(acceptance, num_steps, level)
+    return state.y, acceptance
 
 
 def record_chain(
     kernel: Kernel,
     y: Tensor,
     logdensity: LogDensity,
-    step_size: Tensor,
+    step_size: Tensor | float,
     num_steps: int,
-    noise: Noise,
+    noise: Noise | Generator,
     thin: int = 1,
-    level: Tensor | int | None = None,
 ) -> Trace:
     """Runs ``num_steps`` steps from y and keeps every ``thin``-th, for :mod:`springwell.samplers.diagnostics`.
 
@@ -193,16 +202,16 @@ def record_chain(
         num_steps: How many steps to make.
         noise: For N chains.
         thin: Keep every how many steps; num_gradients counts all of them.
-        level: The chains' levels, to be named in errors and warnings.
     """
     if not 1 <= thin <= num_steps:
-        raise UserError(f"thin {thin}: must be in 1 ... num_steps = {num_steps}")
-    state, logdensity, delta = begin(kernel, y, logdensity, step_size, True, level)
+        raise UserError(f"thin={thin}: must be in 1 ... num_steps = {num_steps}")
+    state, target, delta = begin(kernel, y, logdensity, step_size)
+    noise, level = as_noise(noise, len(y), y.device), level_of(logdensity)
     draws: list[Tensor] = []
     infos: list[Info] = []
     gradients: Tensor | int = 0
     for i in range(num_steps):
-        state, info = kernel.step(state, logdensity, delta, noise)
+        state, info = kernel.step(state, target, delta, noise)
         gradients = gradients + info.num_gradients
         if (i + 1) % thin == 0:
             draws.append(state.y)

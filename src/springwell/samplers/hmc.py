@@ -16,11 +16,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from springwell.conditional import LogDensity
 from springwell.errors import UserError
 from springwell.noise import Noise
-from springwell.samplers.base import Info, Kernel, State, evaluated, init_with_gradient, spread
+from springwell.samplers.base import Info, Kernel, State, evaluated, init_with_gradient
 from springwell.samplers.integrator import Phase, check_inverse_mass, draw_momentum, hamiltonian, leapfrog
+from springwell.samplers.target import LogDensity
+from springwell.shapes import expand
 
 MAX_ENERGY_ERROR = 1000.0
 
@@ -34,12 +35,10 @@ def hmc(num_leapfrog: int = 2, inverse_mass: Tensor | None = None, max_energy_er
         max_energy_error: A step is called divergent when the Hamiltonian rises by more.
     """
     if num_leapfrog < 1:
-        raise UserError(f"number of leapfrog steps {num_leapfrog}: must be at least 1")
+        raise UserError(f"num_leapfrog={num_leapfrog}: must be at least 1")
     check_inverse_mass(inverse_mass)
 
-    def step(
-        state: State, logdensity: LogDensity, step_size: Tensor, noise: Noise, noise_scale: float = 1.0
-    ) -> tuple[State, Info]:
+    def step(state: State, logdensity: LogDensity, step_size: Tensor, noise: Noise) -> tuple[State, Info]:
         y, log_p, grad = evaluated(state)
         z = Phase(y, draw_momentum(noise, y, inverse_mass), log_p, grad)
         h_start = hamiltonian(z, inverse_mass)
@@ -49,9 +48,10 @@ def hmc(num_leapfrog: int = 2, inverse_mass: Tensor | None = None, max_energy_er
         # A proposal where the density is not finite is never taken.
         acceptance = torch.where(change.isfinite(), (-change).clamp(max=0).exp(), 0.0)
         accept = noise.uniform() < acceptance
-        take = spread(accept, y)
+        take = expand(accept, y)
         new = State(torch.where(take, z.y, y), torch.where(accept, z.logdensity, log_p), torch.where(take, z.grad, grad))
         energy = torch.where(accept, h_start + change, h_start)
         return new, Info(acceptance, energy, change, ~(change < max_energy_error), num_gradients=num_leapfrog)
 
-    return Kernel(init_with_gradient, step)
+    options: dict[str, float] = {"num_leapfrog": num_leapfrog}
+    return Kernel(init_with_gradient, step, name="hmc" if inverse_mass is None else "custom", options=options)

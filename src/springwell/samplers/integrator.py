@@ -18,9 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.conditional import LogDensity, inner, value_and_grad
 from springwell.errors import UserError
 from springwell.noise import Noise
+from springwell.samplers.target import LogDensity, value_and_grad
+from springwell.shapes import inner
 
 
 class Phase(NamedTuple):

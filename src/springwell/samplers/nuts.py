@@ -32,13 +32,13 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from springwell.conditional import LogDensity, inner
 from springwell.errors import UserError
 from springwell.noise import Noise
-from springwell.samplers.base import Info, Kernel, State, evaluated, init_with_gradient, spread
+from springwell.samplers.base import Info, Kernel, State, evaluated, init_with_gradient
 from springwell.samplers.hmc import MAX_ENERGY_ERROR
 from springwell.samplers.integrator import Phase, check_inverse_mass, draw_momentum, hamiltonian, leapfrog, velocity
-from springwell.schedule import expand
+from springwell.samplers.target import LogDensity
+from springwell.shapes import expand, inner
 
 _TREE_SEED = 0x5EED
 
@@ -65,7 +65,7 @@ Tensors = TypeVar("Tensors", Phase, Proposal)
 
 def _select(mask: Tensor, u: Tensors, v: Tensors) -> Tensors:
     """u for chains where the mask ``[N]`` is true, v elsewhere."""
-    wide = spread(mask, u[0])
+    wide = expand(mask, u[0])
     return type(u)(*[torch.where(wide if a.ndim > 1 else mask, a, b) for a, b in zip(u, v, strict=True)])
 
 
@@ -118,7 +118,7 @@ class _Walk:
         present: list[Tensor] = []
         firsts: dict[int, tuple[Tensor, Tensor]] = {}
         for n in range(num_leaves):
-            z = leapfrog(z, self.logdensity, torch.where(spread(going, z.y), step_size, 0.0), self.inverse_mass)
+            z = leapfrog(z, self.logdensity, torch.where(expand(going, z.y), step_size, 0.0), self.inverse_mass)
             weight = self.h_start - hamiltonian(z, self.inverse_mass)
             weights.append(weight)
             present.append(going)
@@ -164,12 +164,10 @@ def nuts(max_depth: int = 10, inverse_mass: Tensor | None = None, max_energy_err
         max_energy_error: A trajectory is divergent, and ends, when the Hamiltonian rises by more.
     """
     if not 1 <= max_depth <= 20:
-        raise UserError(f"maximum depth {max_depth}: must be in 1 ... 20")
+        raise UserError(f"max_depth={max_depth}: must be in 1 ... 20")
     check_inverse_mass(inverse_mass)
 
-    def step(
-        state: State, logdensity: LogDensity, step_size: Tensor, noise: Noise, noise_scale: float = 1.0
-    ) -> tuple[State, Info]:
+    def step(state: State, logdensity: LogDensity, step_size: Tensor, noise: Noise) -> tuple[State, Info]:
         y, log_p, grad = evaluated(state)
         left = right = Phase(y, draw_momentum(noise, y, inverse_mass), log_p, grad)
         h_start, tree_noise = hamiltonian(left, inverse_mass), _tree_noise(noise)
@@ -205,4 +203,4 @@ def nuts(max_depth: int = 10, inverse_mass: Tensor | None = None, max_energy_err
         )
         return State(proposal.y, proposal.logdensity, proposal.grad), info
 
-    return Kernel(init_with_gradient, step)
+    return Kernel(init_with_gradient, step, name="nuts" if inverse_mass is None else "custom")

@@ -30,3 +30,14 @@ def download(model_id: str, revision: str | None = None, **options: Any) -> Path
     if missing := [name for name in FILES if name != "model.json" and not (folder / name).exists()]:
         raise UserError(f"{model_id}: not a model of springwell (it has no {missing[0]})")
     return folder
+
+
+def upload(
+    folder: Path, repository: str, private: bool | None = None, token: str | bool | None = None, commit_message: str = ""
+) -> str:
+    """Uploads the files of a folder to ``owner/name``, which is made if it does not exist; returns the commit's address."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=token)
+    repo_id = api.create_repo(repository, private=private, exist_ok=True).repo_id
+    return str(api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=commit_message or "Upload the model"))

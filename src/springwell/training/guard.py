@@ -89,7 +89,8 @@ class Guard:
             raise DivergenceError(f"training diverged before iteration {iteration}: {what}")
 
     def _level(self, t: int, mean: dict[str, float | None], count: float) -> str | None:
-        gap, f, accepted, moved = (mean[name] for name in ("loss", "f_pos", "acceptance", "displacement"))
+        gap, f = mean["loss"], mean.get("f_pos", 0.0)
+        accepted, moved = mean.get("acceptance"), mean.get("displacement")
         if gap is None or f is None or not math.isfinite(gap) or not math.isfinite(f):
             return "f is not finite"
         if abs(gap) > RUNAWAY_GAP * self.dim:

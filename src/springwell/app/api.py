@@ -1,0 +1,291 @@
+"""The public functions: train, load, save and push_to_hub. The command line is one client of them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from springwell.app.build import build_model, build_task
+from springwell.app.card import write_card
+from springwell.app.config import Config, from_dict, to_dict, with_fields
+from springwell.app.presets import preset, recipe_for
+from springwell.data.arrays import array_source
+from springwell.data.source import DataSource, open_data
+from springwell.errors import InterruptionError, UserError
+from springwell.level import LevelSampler
+from springwell.model import Model
+from springwell.progress import Reporter, Silent, Terminal
+from springwell.samplers import make_kernel
+from springwell.schedule import NoiseSchedule
+from springwell.store import zoo
+from springwell.store.checkpoint import Checkpoint, save_tensors, write_atomically
+from springwell.store.hub import HUB_ID, download, upload
+from springwell.store.run import Run, read_log_z
+from springwell.training.loop import Hooks, Result, fit
+from springwell.training.processes import make_accelerator
+
+# Changing these does not change the model that comes out, so a run may be resumed with other values.
+FREE_FIELDS = frozenset(
+    {
+        "log_every",
+        "checkpoint_every",
+        "preview_every",
+        "fid_every",
+        "fid_samples",
+        "keep",
+        "on_divergence",
+        "tensorboard",
+        "data_root",
+        "sample_steps",
+        "sample_jump_proposals",
+        "noise_scale",
+        "denoise",
+    }
+)
+ARRAY = "array"
+Data = str | Tensor | np.ndarray | Dataset[Any]
+
+
+def train(
+    config: str | Config | None = None,
+    *,
+    data: Data | None = None,
+    network: nn.Module | None = None,
+    out: Path | str | None = None,
+    init_from: Model | Path | str | None = None,
+    device: str = "auto",
+    reporter: Reporter | None = None,
+    **fields: Any,
+) -> Model:
+    """Trains a model and returns it.
+
+        model = train("checkerboard", iterations=500, seed=1)             # a preset by name, any field by keyword
+        model = train(data=x, network=MyEnergy(), iterations=500)         # your own data and network
+
+    Args:
+        config: The name of a preset, or a Config. Default: the recipe that suits the data.
+        data: A tensor, an array or a Dataset ``[N, ...]`` of vectors ``[N, D]`` or images ``[N, C, H, W]``; or the name of a
+            data set. Default: the preset's.
+        network: Your own energy network: a module that maps y ``[N, ...]`` and levels t ``[N]`` to ``[N]``. It is copied.
+        out: The run directory, from which an interrupted training goes on. Default: nothing is kept.
+        init_from: A trained model, or where one is, whose weights are the first ones.
+        device: ``auto``, ``cpu``, ``cuda``, ...
+        reporter: Receives progress updates. Default: a progress bar on stderr; ``Silent()`` for none.
+        **fields: Any field of the configuration, such as ``iterations``, ``batch``, ``lr`` or ``seed``.
+    """
+    reporter = reporter or Terminal()
+    if config is None and data is None:
+        raise UserError("train: needs the name of a preset, as in train('checkerboard'), or data=")
+    source = None if data is None or isinstance(data, str) else array_source(data)
+    if isinstance(config, str):
+        config = preset(config)
+    elif config is None:
+        opened = source or open_data(str(data))
+        config = recipe_for(opened.event_shape)
+    elif not isinstance(config, Config):
+        raise UserError(f"config: is a {type(config).__name__}; give the name of a preset or a Config")
+    config = _adapted(config, data, network, fields)
+    with tempfile.TemporaryDirectory(prefix="springwell-") if out is None else nullcontext(out) as folder:
+        path = Path(folder) / "run" if out is None else Path(folder)
+        result = train_run(config, path, device, reporter, init_from=init_from, data=source, network=network)
+        if result.status == "interrupted" and out is None:
+            raise InterruptionError("train: was interrupted, and without out= nothing is kept")
+        model = load_folder(path, network)
+    if out is None:
+        model.source = None
+    return model
+
+
+def _adapted(config: Config, data: Data | None, network: nn.Module | None, fields: dict[str, Any]) -> Config:
+    """The config with the caller's data, network and fields."""
+    if network is not None:
+        if not isinstance(network, nn.Module):
+            raise UserError(f"network: is a {type(network).__name__}; give an nn.Module that maps (y, t) to [N]")
+        fields = {"network": "own", **fields}
+    if data is not None:
+        fields = {"data": data if isinstance(data, str) else ARRAY, **fields}
+    config = with_fields(config, **fields)
+    config.validate()
+    return config
+
+
+def train_run(
+    config: Config,
+    out: Path | str,
+    device: str = "auto",
+    reporter: Reporter | None = None,
+    hooks: Hooks | None = None,
+    *,
+    init_from: Model | Path | str | None = None,
+    data: DataSource | None = None,
+    network: nn.Module | None = None,
+) -> Result:
+    """Trains the run in ``out``, from the beginning or from where it stopped. It has eight arguments, the parts of a run.
+
+    Args:
+        config: The configuration; of an existing run it must be the same, but for more iterations.
+        out: The run directory.
+        device: ``auto``, ``cpu``, ``cuda``, ...
+        reporter: Receives progress updates. Default: a progress bar on stderr; ``Silent()`` for none.
+        hooks: Previews and measurements beside training.
+        init_from: A trained model, or where one is, whose weights are the first ones.
+        data: The data, if not what the config names.
+        network: A network of one's own.
+    """
+    config.validate()
+    run, accelerator = Run(out), make_accelerator(device, config.training.precision)
+    reporter = (reporter or Terminal()) if accelerator.is_main_process else Silent()
+    if data is None:
+        with accelerator.main_process_first():
+            # The first process may have to prepare the images that the others then find.
+            data = open_data(config.data, config.images, reporter)
+    if init_from is not None and not isinstance(init_from, Model):
+        init_from = load(init_from, network, warn=reporter.warn)
+    task = build_task(config, data, network, init_from)
+    if accelerator.is_main_process:
+        run.begin(to_dict(config), FREE_FIELDS)
+    return fit(task, run, device, reporter, hooks)
+
+
+def load(
+    source: Path | str,
+    network: nn.Module | None = None,
+    device: torch.device | str = "cpu",
+    warn: Callable[[str], None] = lambda line: None,
+    **hub: Any,
+) -> Model:
+    """Loads a model: the finished one of a run, or the moving average of its newest good checkpoint.
+
+    Args:
+        source: A run directory or a folder that ``model.save`` wrote; the name of a model that ships with springwell, also as
+            ``zoo:NAME``; or ``owner/name`` or ``owner/name@revision`` on the Hugging Face hub.
+        network: The network of one's own that the model was trained with, if it was; its weights are overwritten.
+        device: Where to put it.
+        warn: Receives a line about every file that had to be passed over.
+        **hub: Options of ``huggingface_hub.snapshot_download``, such as ``token`` or ``cache_dir``.
+    """
+    return load_folder(find(source, **hub), network, device, warn)
+
+
+def find(source: Path | str, **hub: Any) -> Path:
+    """The folder of the model that ``source`` names, downloaded if need be; see :func:`load`."""
+    name = str(source)
+    if name.startswith("zoo:") and (shipped := name.removeprefix("zoo:")) in zoo.names():
+        return zoo.folder(shipped)
+    if name in zoo.names() and not Run(source).config_path.exists():
+        return zoo.folder(name)
+    if name and Path(source).is_dir():
+        return Path(source)
+    if match_id := HUB_ID.fullmatch(name):
+        return download(*match_id.groups(), **hub)
+    raise UserError(
+        f"{source}: not a run, nor a model that ships ({', '.join(zoo.names())}), nor owner/name on the hub; "
+        "give a directory that `springwell train` wrote"
+    )
+
+
+def load_folder(
+    folder: Path,
+    network: nn.Module | None = None,
+    device: torch.device | str = "cpu",
+    warn: Callable[[str], None] = lambda line: None,
+) -> Model:
+    """Loads the model of a run directory, or of any folder with the files of a finished run."""
+    run = Run(folder)
+    if not run.config_path.exists():
+        raise UserError(f"{folder}: not a run (it has no config.json); give a directory that `springwell train` wrote")
+    description = run.read_description()
+    config = None if "parts" in description else from_dict(description, str(run.config_path))
+    problem: UserError | None = None
+    for checkpoint in run.candidates(warn):
+        try:
+            if config is None:
+                model = _from_parts(description["parts"], checkpoint, network)
+            else:
+                model = build_model(config, checkpoint, network)
+        except UserError as error:
+            if network is not None or (config is not None and config.network.network == "own"):
+                raise
+            problem = problem or error
+            warn(f"passing over a bad checkpoint: {error}")
+            continue
+        path = run.likelihood_path
+        model.stored_log_z = lambda: read_log_z(path, model) if path.exists() else None
+        return model.to(device)
+    if problem is not None:
+        raise UserError(f"{folder}: {problem}, and there is no good checkpoint; fetch or train it again")
+    raise UserError(f"{folder}: has no good checkpoint yet; train it first")
+
+
+def save(model: Model, folder: Path | str) -> None:
+    """Writes a model: config.json, model.safetensors, model.json and, if there is none yet, its card README.md.
+
+    A model that a Config trained is loaded by ``load(folder)``, with ``network=`` if the network was the caller's own. One that
+    was put together from parts is loaded by ``load(folder, network=energy)``.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    description = model.metadata.get("config") or {"parts": _parts(model)}
+    write_atomically(folder / "config.json", json.dumps(description, indent=1) + "\n")
+    save_tensors(folder / "model.safetensors", model.tensors(), model.iteration)
+    if "config" in model.metadata:
+        write_card(model, folder)
+
+
+def push_to_hub(model: Model, repository: str, **options: Any) -> str:
+    """Uploads a model to ``owner/name`` on the Hugging Face hub and returns the address of the commit.
+
+    Args:
+        model: The model.
+        repository: ``owner/name``; it is made if it does not exist.
+        **options: ``private``, ``token``, ``commit_message``.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        save(model, folder)
+        return upload(Path(folder), repository, **options)
+
+
+def _parts(model: Model) -> dict[str, Any]:
+    """The parts of a model that are neither its energy nor tensors, for JSON."""
+    sampler, schedule = model.sampler, model.schedule
+    kernel = sampler.kernel
+    assert not isinstance(kernel, str)
+    if kernel.name == "custom":
+        raise UserError("sampler: has a kernel of its own, which no file holds; use langevin, mala, hmc or nuts to save it")
+    return {
+        "schedule": {"sigma": schedule.sigma.tolist(), "spring": schedule.spring.tolist()},
+        "sampler": sampler.description(),
+        "denoise": model.denoise,
+    }
+
+
+def _from_parts(parts: Any, checkpoint: Checkpoint, network: nn.Module | None) -> Model:
+    tensors, path = checkpoint.tensors, checkpoint.path
+    if network is None:
+        raise UserError(f"{path}: its energy is one of your own, which no file holds; give it, as in load(folder, network=...)")
+    try:
+        weights = {name.removeprefix("energy."): t for name, t in tensors.items() if name.startswith("energy.")}
+        if isinstance(network, nn.Module):
+            network.load_state_dict(weights)
+        schedule, s = parts["schedule"], parts["sampler"]
+        sigma = torch.tensor(schedule["sigma"], dtype=torch.float64)
+        levels = NoiseSchedule(sigma, torch.tensor(schedule["spring"], dtype=torch.bool))
+        kernel = make_kernel(s["kernel"], **s["options"])
+        sampler = LevelSampler(kernel, int(s["num_steps"]), tensors["step_size"], s["start"], int(s["jump_proposals"]))
+        model = Model(network, levels, sampler, tensors["shift"], tensors["scale"], denoise=bool(parts["denoise"]))
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"{path}: does not fit this network ({reason}); give the one it was saved with") from None
+    model.iteration, model.source = checkpoint.iteration, path
+    return model

@@ -1,0 +1,181 @@
+"""From a Config to the objects of the method: schedule, energy, samplers, objective, and the task that trains them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from springwell.app.config import Config, from_dict, to_dict
+from springwell.data.source import DataSource, ImageOptions, open_data
+from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ImageEnergy, ScaledEnergy
+from springwell.energy.base import EnergyFunction
+from springwell.errors import UserError
+from springwell.level import LevelSampler
+from springwell.model import Model
+from springwell.objectives import DSM, Marginal, Objective, Recovery
+from springwell.progress import Reporter
+from springwell.samplers import make_kernel
+from springwell.schedule import NoiseSchedule
+from springwell.store.checkpoint import Checkpoint, match
+from springwell.training.task import Task
+
+# First step size of chains that a model without chains is asked for, as a share of sigma_{t+1}.
+STEP_FRACTION = 0.4
+
+
+def build_schedule(config: Config) -> NoiseSchedule:
+    """The noise levels."""
+    c: Any = config.schedule
+    extra = {} if c.initial_noise is None else {"initial_noise": c.initial_noise}
+    if c.schedule == "t6":
+        return NoiseSchedule.t6(c.num_levels, **extra)
+    if c.schedule == "linear":
+        return NoiseSchedule.linear(c.num_levels, top_spring=c.top_spring, **extra)
+    if c.schedule == "log-snr":
+        return NoiseSchedule.log_snr(c.num_levels, *c.log_snr, top_spring=c.top_spring, **extra)
+    if c.schedule == "marginal":
+        return NoiseSchedule.marginal(**extra)
+    return NoiseSchedule.from_sigmas(c.sigmas, top_spring=c.top_spring, **extra)
+
+
+def build_energy(
+    config: Config, schedule: NoiseSchedule, event_shape: tuple[int, ...], network: nn.Module | None = None
+) -> ScaledEnergy:
+    """The untrained energy; its weights follow from the seed and the caller's generator is left alone.
+
+    Args:
+        config: The configuration.
+        schedule: The noise levels.
+        event_shape: Shape of one sample.
+        network: A network (y, t) -> ``[N]`` of one's own, which the config calls ``own``.
+    """
+    c = config.network
+    if network is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(config.training.seed)
+            network = _network(config, schedule, event_shape)
+    return ScaledEnergy(network, schedule, c.output_scale, c.base_precision)
+
+
+def _network(config: Config, schedule: NoiseSchedule, event_shape: tuple[int, ...]) -> nn.Module:
+    c: Any = config.network
+    if c.network == "own":
+        raise UserError("network: is one of your own, which no file holds; give it, as in load(folder, network=MyEnergy())")
+    wanted = 1 if c.network == "mlp" else 3
+    if len(event_shape) != wanted:
+        takes, use = ("vectors", "resnet or unet") if wanted == 1 else ("images", "mlp")
+        shape = f"data={config.data!r} has shape {list(event_shape)}"
+        raise UserError(f"network={c.network!r}: takes {takes}, but {shape}; use {use}")
+    if c.network == "mlp":
+        return FourierMLP(event_shape[0], schedule.num_levels, c.width, c.depth, c.num_features, c.bandwidths)
+    channels, height, width = event_shape
+    size = (channels, c.width, c.multipliers, c.num_blocks, c.unshuffle)
+    image: ImageEnergy
+    if c.network == "unet":
+        image = EnergyUNet(*size, c.dense_units, (height, width))
+    else:
+        image = EnergyResNet(*size, c.spectral_norm)
+    image.check_size(height, width)
+    return image
+
+
+def build_samplers(config: Config, schedule: NoiseSchedule) -> tuple[LevelSampler, LevelSampler]:
+    """How levels are drawn, in training and in generation, with the first step sizes."""
+    c, start = config.sampler, config.sampler.chain_start
+    name = "mala" if c.kernel == "none" else c.kernel
+    step_size = _first_steps(config, schedule)
+    training = LevelSampler(make_kernel(name, c.num_leapfrog), c.num_steps, step_size, start, c.jump_proposals)
+    steps, jumps = config.effective_sample_steps, config.effective_sample_jumps
+    generation = LevelSampler(make_kernel(name, c.num_leapfrog, c.noise_scale), steps, step_size, start, jumps)
+    return training, generation
+
+
+def _first_steps(config: Config, schedule: NoiseSchedule) -> Tensor:
+    """``[T]``, float32."""
+    c: Any = config.sampler
+    if c.kernel != "none" and c.step_fraction is None:
+        return schedule.langevin_step.float()
+    return ((STEP_FRACTION if c.kernel == "none" else c.step_fraction) * schedule.sigma[1:]).float()
+
+
+def build_objective(name: str) -> Any:
+    """The function that makes the objective of a name; see :class:`springwell.training.task.Task`."""
+
+    def make(energy: nn.Module, schedule: NoiseSchedule, sampler: LevelSampler, differentiated: EnergyFunction) -> Objective:
+        if name == "dsm":
+            return DSM(energy, schedule, differentiated)
+        kind = Marginal if name == "marginal" else Recovery
+        return kind(energy, schedule, sampler, differentiated=differentiated)
+
+    return make
+
+
+def build_task(config: Config, data: DataSource, network: nn.Module | None = None, init_from: Model | None = None) -> Task:
+    """What a config trains on ``data``.
+
+    Args:
+        config: The configuration.
+        data: The data.
+        network: A network of one's own.
+        init_from: A trained model of the same network, whose weights and step sizes are the first ones.
+    """
+    schedule = build_schedule(config)
+    energy = build_energy(config, schedule, data.event_shape, network)
+    training, generation = build_samplers(config, schedule)
+    if init_from is not None:
+        template = {**energy.state_dict(), "step_size": training.steps(torch.arange(schedule.num_levels))}
+        found = {name.removeprefix("energy."): tensor for name, tensor in init_from.to("cpu").tensors().items()}
+        match({name: found[name] for name in found if name not in ("shift", "scale")}, template, "init_from")
+        energy.load_state_dict({name: found[name] for name in energy.state_dict()})
+        training = training.with_steps(found["step_size"])
+    make, sampler = build_objective(config.objective), config.sampler
+    metadata = {"name": config.data, "config": to_dict(config)}
+    target = sampler.target_acceptance
+    return Task(energy, schedule, training, generation, make, data, config.training, target, sampler.denoise, metadata)
+
+
+def build_model(config: Config, checkpoint: Checkpoint, network: nn.Module | None = None) -> Model:
+    """The model whose tensors a file holds."""
+    tensors, path = checkpoint.tensors, checkpoint.path
+    if "shift" not in tensors or tensors["shift"].ndim < 1:
+        raise UserError(f"{path}: not a model of springwell (it has no tensor 'shift')")
+    schedule, event_shape = build_schedule(config), tuple(tensors["shift"].shape)
+    if network is None:
+        with torch.device("meta"):
+            # Whatever sizes a configuration claims, nothing is allocated before the tensors are known to have them.
+            outline: nn.Module = build_energy(config, schedule, event_shape)
+    else:
+        outline = build_energy(config, schedule, event_shape, network)
+    template = {f"energy.{name}": tensor for name, tensor in outline.state_dict().items()}
+    template |= {"step_size": torch.zeros(schedule.num_levels), "shift": torch.zeros(event_shape)}
+    match(tensors, template | {"scale": torch.zeros(event_shape)}, str(path))
+    for name in ("step_size", "scale"):
+        if not bool((tensors[name] > 0).all()):
+            raise UserError(f"{path}: '{name}' has values that are not positive")
+    energy = build_energy(config, schedule, event_shape, network)
+    energy.load_state_dict({name.removeprefix("energy."): t for name, t in tensors.items() if name.startswith("energy.")})
+    _, generation = build_samplers(config, schedule)
+    sampler = generation.with_steps(tensors["step_size"])
+    model = Model(energy, schedule, sampler, tensors["shift"], tensors["scale"], denoise=config.sampler.denoise)
+    model.iteration = checkpoint.iteration or config.training.iterations
+    model.source, model.metadata = path, {"name": config.data, "config": to_dict(config)}
+    return model
+
+
+def config_of(model: Model) -> Config:
+    """The configuration that a model was trained with."""
+    if "config" not in model.metadata:
+        raise UserError("model: was not trained from a configuration; give its data and settings yourself")
+    return from_dict(model.metadata["config"])
+
+
+def open_model_data(model: Model, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource:
+    """The data that a model was trained on, read as ``images`` says instead of as in training."""
+    config = config_of(model)
+    data = open_data(config.data, images or config.images, reporter)
+    if data.event_shape != model.event_shape:
+        shapes = f"{list(data.event_shape)}, the model's {list(model.event_shape)}"
+        raise UserError(f"data={config.data!r}: its samples have shape {shapes}; restore the data it was trained on")
+    return data

@@ -1,0 +1,54 @@
+"""What a chain samples: any callable y -> log p(y) ``[N]``, or an object that knows its gradient itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+LogDensity = Callable[[Tensor], Tensor]
+
+
+class Target(Protocol):
+    """A log-density that computes its own gradients, for instance because a part of them is known in closed form.
+
+    Kernels accept any callable; where it also has these two methods, they are used in place of automatic differentiation.
+    An attribute ``level`` (an integer, or int64 ``[N]``) names the chains' levels in errors and warnings.
+    """
+
+    def __call__(self, y: Tensor) -> Tensor:
+        """log p(y) up to a constant, ``[N]``."""
+        ...
+
+    def value_and_grad(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(y) ``[N]`` and its gradient ``[N, ...]``, both detached."""
+        ...
+
+    def grad(self, y: Tensor) -> Tensor:
+        """The gradient ``[N, ...]`` alone, detached."""
+        ...
+
+
+def value_and_grad(logdensity: LogDensity | Target, y: Tensor) -> tuple[Tensor, Tensor]:
+    """log p(y) ``[N]`` and its gradient ``[N, ...]``, detached, for any callable."""
+    own = getattr(logdensity, "value_and_grad", None)
+    if own is not None:
+        return own(y)
+    with torch.enable_grad():
+        y = y.detach().requires_grad_()
+        value = logdensity(y)
+        (grad,) = torch.autograd.grad(value, y, torch.ones_like(value))
+    return value.detach(), grad
+
+
+def gradient(logdensity: LogDensity | Target, y: Tensor) -> Tensor:
+    """The gradient of log p at y ``[N, ...]``, detached, for any callable."""
+    own = getattr(logdensity, "grad", None)
+    return own(y) if own is not None else value_and_grad(logdensity, y)[1]
+
+
+def level_of(logdensity: LogDensity | Target) -> Tensor | int | None:
+    """The levels that a target names, for messages; None where it names none."""
+    return getattr(logdensity, "level", None)
