@@ -91,9 +91,9 @@ class Conditional:
         is exact for a single data point at any sigma: the start for chains on wide hops, where s = 1 overshoots.
 
         f is little known at x_{t+1}, which has more noise than y_t, and may be steep there; but |x_{t+1} - y_t|^2 is D sigma^2
-        up to a share of sqrt(2 / D), whatever the data. ``cut`` limits the damped drift's root mean square to sqrt(1 - s) sigma,
-        plus four standard deviations. Chains would not come back from farther off, and training, which lowers f where chains
-        are, would make f steeper yet.
+        up to a share of sqrt(2 / D), whatever the data. ``cut`` limits the damped drift's root mean square to sqrt(1 - s)
+        sigma, plus four standard deviations. Chains would not come back from farther off, and training, which lowers f where
+        chains are, would make f steeper yet.
         """
         grad, sigma, x_next = gradient(self.f, self.x_next), self.sigma, self.x_next
         if not damped:

@@ -9,7 +9,7 @@ A :class:`LevelSampler` has K steps of a Markov kernel at the conditional (Eq. 4
 
 With K = 0 the draw is the Gaussian guess itself: the paper's normal approximation (Sec. 3.3), damped for ``denoised``. In
 training the guess shares the noise of y_t: any eps ~ N(0, I) independent of x_{t+1} gives the same gradient on average, the
-residual of y_t under its law given x_{t+1} and the data is such an eps, and with it nearly all noise of f(y_t) - f(y^-) cancels.
+residual of y_t under its law given x_{t+1} and the data is such an eps, and with it most noise of f(y_t) - f(y^-) cancels.
 """
 
 from __future__ import annotations

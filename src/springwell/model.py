@@ -412,10 +412,6 @@ def _check_parts(energy: object, schedule: object, sampler: object) -> None:
     if not callable(energy):
         raise UserError(f"energy: is a {type(energy).__name__}; give a callable (y [N, ...], t [N]) -> [N], or an nn.Module")
     if not isinstance(schedule, NoiseSchedule):
-        raise UserError(
-            f"schedule: is a {type(schedule).__name__}; give a NoiseSchedule, for instance NoiseSchedule.log_snr(12)"
-        )
+        raise UserError(f"schedule: is a {type(schedule).__name__}; give a NoiseSchedule, such as NoiseSchedule.log_snr(12)")
     if not isinstance(sampler, LevelSampler):
-        raise UserError(
-            f"sampler: is a {type(sampler).__name__}; give a LevelSampler, for instance LevelSampler('mala', 20, 0.1)"
-        )
+        raise UserError(f"sampler: is a {type(sampler).__name__}; give a LevelSampler, such as LevelSampler('mala', 20, 0.1)")

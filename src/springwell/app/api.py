@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from springwell.data.arrays import array_source
 from springwell.data.source import DataSource, open_data
 from springwell.errors import InterruptionError, UserError
 from springwell.level import LevelSampler
-from springwell.model import Model
+from springwell.model import LogZ, Model
 from springwell.progress import Reporter, Silent, Terminal
 from springwell.samplers import make_kernel
 from springwell.schedule import NoiseSchedule
@@ -218,12 +219,15 @@ def load_folder(
             problem = problem or error
             warn(f"passing over a bad checkpoint: {error}")
             continue
-        path = run.likelihood_path
-        model.stored_log_z = lambda: read_log_z(path, model) if path.exists() else None
+        model.stored_log_z = partial(_stored_log_z, run, model)
         return model.to(device)
     if problem is not None:
         raise UserError(f"{folder}: {problem}, and there is no good checkpoint; fetch or train it again")
     raise UserError(f"{folder}: has no good checkpoint yet; train it first")
+
+
+def _stored_log_z(run: Run, model: Model) -> LogZ | None:
+    return read_log_z(run.likelihood_path, model) if run.likelihood_path.exists() else None
 
 
 def save(model: Model, folder: Path | str) -> None:

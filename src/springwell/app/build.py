@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from springwell.app.config import Config, from_dict, to_dict
 from springwell.data.source import DataSource, ImageOptions, open_data
-from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ImageEnergy, ScaledEnergy
+from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ScaledEnergy
 from springwell.energy.base import EnergyFunction
 from springwell.errors import UserError
 from springwell.level import LevelSampler
@@ -72,11 +72,8 @@ def _network(config: Config, schedule: NoiseSchedule, event_shape: tuple[int, ..
         return FourierMLP(event_shape[0], schedule.num_levels, c.width, c.depth, c.num_features, c.bandwidths)
     channels, height, width = event_shape
     size = (channels, c.width, c.multipliers, c.num_blocks, c.unshuffle)
-    image: ImageEnergy
-    if c.network == "unet":
-        image = EnergyUNet(*size, c.dense_units, (height, width))
-    else:
-        image = EnergyResNet(*size, c.spectral_norm)
+    unet = c.network == "unet"
+    image = EnergyUNet(*size, c.dense_units, (height, width)) if unet else EnergyResNet(*size, c.spectral_norm)
     image.check_size(height, width)
     return image
 
