@@ -33,7 +33,7 @@ from springwell.progress import Reporter
 from springwell.samplers import make_kernel
 from springwell.samplers.checks import warn_if_collapsed
 from springwell.schedule import NoiseSchedule
-from springwell.store.untrusted import read_regular
+from springwell.store.files import read_regular
 
 LIKELIHOOD = "likelihood.json"
 MAX_LIKELIHOOD = 2**26

@@ -23,7 +23,7 @@ from springwell.progress import Reporter, Silent
 from springwell.samplers import make_kernel
 from springwell.samplers.adaptation import Tuned, interpolate, tune_step_size
 from springwell.schedule import spread_levels
-from springwell.store.checkpoint import write_atomically
+from springwell.store.files import write_atomically
 
 PILOT_STREAM = 2**43
 BAND = (0.6, 0.9)

@@ -44,7 +44,7 @@ from springwell.errors import UserError
 from springwell.likelihood.annealed import Estimate, Path, Plan, Walk, average, estimate, jackknife, join, pilot, pooled, walk
 from springwell.noise import Noise
 from springwell.progress import Bar, Reporter, Silent
-from springwell.store.checkpoint import write_atomically
+from springwell.store.files import write_atomically
 
 STREAM = 2**47
 CERTAIN = 4.5

@@ -28,20 +28,10 @@ from springwell.app.config import Config, difference, from_dict, to_dict
 from springwell.errors import UserError
 from springwell.model import Model, build_energy, build_schedule, model_tensors
 from springwell.store import zoo
-from springwell.store.checkpoint import (
-    Checkpoint,
-    good_checkpoints,
-    is_empty,
-    match,
-    read_checkpoint,
-    save_tensors,
-    write_atomically,
-)
+from springwell.store.checkpoint import Checkpoint, good_checkpoints, match, read_checkpoint, save_tensors
+from springwell.store.files import is_empty, locked, read_json, read_lines, write_atomically
 from springwell.store.hub import HUB_ID, download
-from springwell.store.locks import locked
-from springwell.store.untrusted import read_regular
 
-MAX_JSON = 2**28
 # Changing these does not change the model that comes out, so a run may be resumed with other values.
 FREE_FIELDS = {
     "log_every",
@@ -138,28 +128,6 @@ class Run:
     def save_model(self, energy: torch.nn.Module, step_size: Tensor, shift: Tensor, scale: Tensor) -> None:
         iterations = self.read_config().training.iterations
         save_tensors(self.model_path, model_tensors(energy, step_size, shift, scale), iterations)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log, each with its iteration; one that a crash cut short is left out."""
-    lines = []
-    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
-        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            values = json.loads(line)
-            values["iteration"] = int(values["iteration"])
-            lines.append(values)
-    return lines
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(read_regular(path, MAX_JSON))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: not valid JSON") from None
 
 
 def load(source: Path | str, device: torch.device | str = "cpu", warn: Callable[[str], None] = lambda line: None) -> Model:

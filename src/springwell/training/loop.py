@@ -40,7 +40,8 @@ from springwell.noise import Noise
 from springwell.progress import Reporter, Silent, Terminal
 from springwell.samplers import adapt_step_size, make_kernel
 from springwell.store.checkpoint import bring_back, good_checkpoints, match, save_checkpoint, set_aside
-from springwell.store.run import Run, read_lines
+from springwell.store.files import read_lines
+from springwell.store.run import Run
 from springwell.training.ema import update_ema
 from springwell.training.guard import GUARD_EVERY, Guard
 
