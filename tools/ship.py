@@ -13,8 +13,9 @@ from springwell.app.config import difference
 from springwell.app.presets import preset
 from springwell.errors import UserError
 from springwell.store import zoo
-from springwell.store.checkpoint import read_checkpoint, write_atomically
-from springwell.store.run import Run, load_folder, read_json
+from springwell.store.checkpoint import read_checkpoint
+from springwell.store.files import read_json, write_atomically
+from springwell.store.run import Run, load_folder
 
 MAX_BYTES = 5_000_000
 MAX_LOG_BYTES = 250_000

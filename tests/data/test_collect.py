@@ -18,7 +18,7 @@ from springwell.data.images import prepare_images
 from springwell.data.prepare import open_prepared
 from springwell.errors import InterruptionError, UserError
 from springwell.noise import Noise
-from springwell.store.checkpoint import write_atomically
+from springwell.store.files import write_atomically
 from tests.data import published
 
 

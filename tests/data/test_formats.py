@@ -128,21 +128,16 @@ def nested(depth):
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        (b"\x80\x02}" + nested(45) + b"K\x01s.", "cannot be read .a pickle with keys that are not text"),
-        (b"\x80\x02(" + nested(45) + b"K\x01d.", "a pickle with keys that are not text"),
-        (b"\x80\x04\x8f(" + nested(45) + b"\x90.", "a pickle with EMPTY_SET"),
-        (b"\x80\x02}r\xff\xff\xff\x7f.", "remembers more than it holds"),
-        (b"\x80\x02(" + b")" * (1 << 19) + b"l.", "more than 524288 opcodes"),
-        (b"\x80\x02cnumpy\ndtype\n" + nested(45) + b"\x85R.", "an array of type 'something else'"),
-        (b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00a" + nested(45) + b"\x86R.", "the encoding 'something else'"),
-        (b"\x80\x04\x8c\x02\na\x8c\x01b\x93.", r"asks for \?a\.b"),
-        (pickle.dumps({"data": Malicious()}, 2), r"asks for (posix|nt)\.system, .* it was not read"),
-        (pickle.dumps({b"data": eval}, 2), "asks for __builtin__.eval"),
-        (pickle.dumps({b"data": BigArray()}, 2), "holds no array 'data'"),
-        (pickle.dumps({b"data": np.zeros((3, 3072), np.uint8)}, 2), r"holds uint8 \[3, 3072\], not uint8"),
-        (pickle.dumps({b"data": np.zeros((3, 3072), np.float32)}, 2), "holds an array of type 'f4', not of bytes"),
-        (pickle.dumps({b"data": np.array([{}], object)}, 2), "holds an array of type 'O8'"),
-        (pickle.dumps([1, 2], 2), "holds no array"),
+        (b"\x80\x02}" + nested(45) + b"K\x01s.", "does not hold one array"),
+        (b"\x80\x04\x8f(" + nested(45) + b"\x90.", "does not hold one array"),
+        (b"\x80\x02}r\xff\xff\xff\x7f.", "does not hold one array"),
+        (b"\x80\x02(" + b")" * (1 << 20) + b"l.", "does not hold one array"),
+        (pickle.dumps({"data": Malicious()}, 2), "does not hold one array"),
+        (pickle.dumps({b"data": BigArray()}, 2), "does not hold one array"),
+        (pickle.dumps({b"data": np.zeros((3, 3072), np.uint8)}, 2), r"does not hold one array uint8 \[20, 3072\]"),
+        (pickle.dumps({b"data": np.zeros((ROWS, 768), np.float32)}, 2), "does not hold one array"),
+        (pickle.dumps({b"data": np.zeros((ROWS, 3072), np.uint8), b"more": bytes(ROWS * 3072)}, 2), "does not hold one array"),
+        (pickle.dumps([1, 2], 2), "does not hold one array"),
         (published.cifar_pickle(np.zeros((20, 3072), np.uint8))[:-3000], "cannot be read"),
         (b"", "cannot be read .pickle exhausted"),
     ],
@@ -154,14 +149,6 @@ def test_pickles_that_are_not_cifar10(tmp_path, monkeypatch, batch, words):
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(batch)
     refused("cifar10", tmp_path, words)
     assert not (tmp_path / "executed").exists()
-
-
-def test_one_text_encoded_many_times(monkeypatch):
-    monkeypatch.setattr(formats, "_MAX_PICKLE", 1000)
-    text = b"X\x64\x00\x00\x00" + b"a" * 100 + b"q\x00X\x06\x00\x00\x00latin1q\x01"
-    calls = b"c_codecs\nencode\nq\x02(" + text + b"tR" + b"h\x02h\x00h\x01\x86R" * 10
-    with pytest.raises(formats.UnusableDataError, match="holds more than"):
-        formats._python_batch(b"\x80\x02" + calls + b".", formats.Path("x"))
 
 
 @pytest.mark.parametrize("protocol", range(5))

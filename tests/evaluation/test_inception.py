@@ -199,32 +199,45 @@ def one_storage(num, pickled):
 @pytest.mark.parametrize(
     ("pickled", "reason"),
     [
-        (b"\x80\x02}" + NESTED + b"K\x01s.", "a pickle with keys that are not text"),
+        (b"\x80\x02}" + NESTED + b"K\x01s.", "uses a tuple twice"),
+        (b"\x80\x02K\x01\x85K\x020q\x00h\x00\x86.", "a pickle with POP"),
+        (b"\x80\x02K\x01\x85q\x00q\x01h\x01\x86.", "uses a tuple twice"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "a pickle with STACK_GLOBAL"),
+        (b"\x80\x02}r\xff\xff\xff\x7f.", "remembers more than it holds"),
         (b"\x80\x02c__torch__\nA\n)\x81q\x00}b" + OBJECTS + b".", "has no layer"),
-        (one_storage(5, b"%(memory)b"), "a/0 has 16 bytes, not 20"),
+        (one_storage(5, b"%(memory)b"), "0 has 16 bytes, not 20"),
         (one_storage(4, b"ctorch._utils\n_rebuild_tensor_v2\n(%(memory)bK\x00K\x05\x85K\x00\x85tR"), "larger than its memory"),
         (one_storage(4, b"ctorch._utils\n_rebuild_tensor_v2\n(%(memory)bK\x00K\x05\x85K\x01\x85tR"), "larger than its memory"),
         (one_storage(4, b"ctorch._utils\n_rebuild_tensor_v2\n(%(memory)bK\x00K\x04\x85K\x01\x85tR)b"), "form that is not read"),
-        (one_storage(4, b"%(memory)bccollections\nOrderedDict\n]\x85R"), "cannot be read"),
-        (b"\x80\x02(X\x07\x00\x00\x00storagectorch\nFloatStorage\n" + NESTED + b"K\x00K\x04tQ.", "form that is not read"),
+        (one_storage(4, b"%(memory)bccollections\nOrderedDict\n]\x85R"), "holds no module"),
+        (b"\x80\x02(X\x07\x00\x00\x00storagectorch\nFloatStorage\n" + NESTED + b"K\x00K\x04tQ.", "uses a tuple twice"),
     ],
 )
 def test_pickles_that_are_no_weights(tmp_path, pickled, reason):
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        archive.writestr("a/data.pkl", pickled)
+        archive.writestr("a/constants.pkl", b"")
+        archive.writestr("a/data/0", bytes(16))
+    with pytest.raises(UserError, match=reason):
+        load_inception(tmp_path / "a.pt")
+    # As a state dict, none is read either.
     with zipfile.ZipFile(tmp_path / "a.pth", "w") as archive:
         archive.writestr("a/data.pkl", pickled)
         archive.writestr("a/data/0", bytes(16))
-    with pytest.raises(UserError, match=reason):
+    with pytest.raises(UserError) as caught:
         load_inception(tmp_path / "a.pth")
+    assert "\n" not in str(caught.value)
 
 
 def test_memory_is_read_once_and_bounded(tmp_path, monkeypatch):
     tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(%(memory)bK\x00K\x04\x85K\x01\x85tR"
-    path, calls, read = tmp_path / "a.pth", [], zipfile.ZipFile.read
+    path, calls, read = tmp_path / "a.pt", [], zipfile.ZipFile.read
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", one_storage(4, b"(" + 25 * tensor + b"l"))
+        archive.writestr("a/constants.pkl", b"")
         archive.writestr("a/data/0", bytes(16))
     monkeypatch.setattr(zipfile.ZipFile, "read", lambda self, name: calls.append(name) or read(self, name))
-    with pytest.raises(UserError, match="holds no state dict"):
+    with pytest.raises(UserError, match="holds no module"):
         read_weights(path)
     assert calls == ["a/data.pkl", "a/data/0"]
     monkeypatch.setattr(weights, "_MAX_BYTES", 1 << 20)

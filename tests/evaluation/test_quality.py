@@ -18,7 +18,8 @@ from springwell.evaluation.weights import DIGEST
 from springwell.paper import ablation, tables
 from springwell.paper.common import coarse_ladder
 from springwell.progress import Silent
-from springwell.store.run import Run, read_lines, save_folder
+from springwell.store.files import read_lines
+from springwell.store.run import Run, save_folder
 from springwell.training.loop import train
 from tests.evaluation.test_metrics import Tiny
 from tests.images import small_model

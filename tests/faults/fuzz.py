@@ -42,7 +42,8 @@ from springwell.data.decode import Rule, UnreadableError, decode
 from springwell.errors import UserError
 from springwell.evaluation.weights import read_weights
 from springwell.store.checkpoint import read_checkpoint, save_tensors
-from springwell.store.run import Run, load, read_lines
+from springwell.store.files import read_lines
+from springwell.store.run import Run, load
 
 SECONDS = 5
 BYTES = 1 << 30

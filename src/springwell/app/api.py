@@ -28,7 +28,8 @@ from springwell.progress import Reporter, Silent, Terminal
 from springwell.samplers import make_kernel
 from springwell.schedule import NoiseSchedule
 from springwell.store import zoo
-from springwell.store.checkpoint import Checkpoint, save_tensors, write_atomically
+from springwell.store.checkpoint import Checkpoint, save_tensors
+from springwell.store.files import write_atomically
 from springwell.store.hub import HUB_ID, download, upload
 from springwell.store.run import Run, read_log_z
 from springwell.training.loop import Hooks, Result, fit

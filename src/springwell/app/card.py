@@ -10,7 +10,7 @@ from springwell.app.config import Config, difference
 from springwell.app.presets import PRESETS
 from springwell.evaluation.metrics import metric_lines
 from springwell.model import Model
-from springwell.store.checkpoint import write_atomically
+from springwell.store.files import write_atomically
 
 DATA_NOTES = {
     "digits": "Optical Recognition of Handwritten Digits (Alpaydin and Kaynak, UCI repository, CC BY 4.0)",

@@ -29,8 +29,7 @@ from springwell.errors import InterruptionError, UserError
 from springwell.evaluation.sources import FEWEST, open_source
 from springwell.model import Model
 from springwell.progress import Reporter
-from springwell.store.checkpoint import write_atomically
-from springwell.store.run import read_json
+from springwell.store.files import read_json, write_atomically
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ from springwell.generate import Sample
 from springwell.model import Model
 from springwell.progress import Reporter
 from springwell.schedule import spread_levels
-from springwell.store.checkpoint import is_empty, write_atomically
-from springwell.store.run import read_json
+from springwell.store.files import is_empty, read_json, write_atomically
 
 KINDS = (".npy", ".npz", ".png", ".gif", "")
 MAX_GRID = 10_000

@@ -21,7 +21,7 @@ from typing import Any
 
 from springwell.data.decode import MAX_FILE, Container, Rule, open_lmdb
 from springwell.data.formats import StoppedError, UnusableDataError, first_line, missing_data
-from springwell.store.untrusted import open_regular, read_regular
+from springwell.store.files import open_regular, read_regular
 
 CHUNK = 256
 SUFFIXES = frozenset(

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from springwell.store.untrusted import read_regular
+from springwell.store.files import read_regular
 
 MAX_PIXELS = 1 << 27
 MAX_FILE = 1 << 29

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from springwell.store.checkpoint import write_atomically
+from springwell.store.files import write_atomically
 
 Bytes = npt.NDArray[np.uint8]
 GAP = 2

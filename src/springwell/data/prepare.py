@@ -39,9 +39,7 @@ from springwell.data.decode import Decoded, Rule, UnreadableError, close_contain
 from springwell.data.formats import Arrays, StoppedError, UnusableDataError, first_line, load_npy
 from springwell.errors import InterruptionError
 from springwell.progress import Reporter
-from springwell.store.checkpoint import file_sha256, write_atomically
-from springwell.store.locks import locked
-from springwell.store.untrusted import read_regular
+from springwell.store.files import LOCK, file_sha256, locked, parse_json, write_atomically, write_json
 
 FORMAT = 1
 _LISTED = 1000
@@ -100,17 +98,9 @@ def open_prepared(path: Path) -> tuple[Arrays, dict[str, Any]]:
     return Arrays(arrays[0], arrays[1], num_unreadable=num_unreadable if isinstance(num_unreadable, int) else 0), record
 
 
-def _read_json(path: Path) -> Any:
-    """What a file holds; raises OSError or ValueError."""
-    try:
-        return json.loads(read_regular(path, _MAX_JSON))
-    except RecursionError:
-        raise ValueError("lists in lists in lists ...") from None
-
-
 def _read_record(path: Path) -> dict[str, Any]:
     try:
-        record = _read_json(path / "prepared.json")
+        record = parse_json(path / "prepared.json", _MAX_JSON)
         if record["format"] != FORMAT:
             raise UnusableDataError(f"{path} has format {record['format']}, this version reads {FORMAT}; prepare it again")
         shape, counts = record["shape"], (record["num_train"], record["num_test"])
@@ -152,9 +142,9 @@ def prepare(request: Request, data: Arrays | Encoded, reporter: Reporter) -> dic
                 shutil.rmtree(parts, ignore_errors=True)
                 return _read_record(out)
             parts.mkdir(exist_ok=True)
-            write_atomically(parts / "plan.json", json.dumps(plan, indent=1))
+            write_json(parts / "plan.json", plan)
             record = plan | _write_splits(request, data, reporter)
-            write_atomically(out / "prepared.json", json.dumps(record, indent=1) + "\n")
+            write_json(out / "prepared.json", record)
             shutil.rmtree(parts, ignore_errors=True)
             return record
     except OSError as error:
@@ -187,11 +177,11 @@ def _refuse_other(out: Path, plan: dict[str, Any]) -> None:
         known, what = _read_record(out), "already holds"
     elif (parts / "plan.json").is_file():
         try:
-            known, what = dict(_read_json(parts / "plan.json")), "holds a part of"
+            known, what = dict(parse_json(parts / "plan.json", _MAX_JSON)), "holds a part of"
         except (OSError, ValueError, TypeError):
             raise UnusableDataError(f"{parts / 'plan.json'} cannot be read; remove {parts}") from None
     else:
-        if out.exists() and (not out.is_dir() or {entry.name for entry in out.iterdir()} - {".parts"}):
+        if out.exists() and (not out.is_dir() or {entry.name for entry in out.iterdir()} - {".parts", LOCK}):
             raise UnusableDataError(f"{out} exists and is not a prepared set; choose another place")
         return
     if any(known.get(name) != plan[name] for name in ("format", "spec", "image_size", "chunk")):
@@ -303,7 +293,7 @@ def _read_part(parts: Path, name: str, index: int, shape: tuple[int, ...]) -> tu
     """Of a part that is done, how many images were to be decoded, and (name, reason) of the unreadable; None if damaged."""
     try:
         rows = load_npy(parts / f"{name}-{index:06d}.npy")
-        unreadable = [(item, reason) for item, reason in _read_json(parts / f"{name}-{index:06d}.json")]
+        unreadable = [(item, reason) for item, reason in parse_json(parts / f"{name}-{index:06d}.json", _MAX_JSON)]
     except (UnusableDataError, OSError, ValueError, TypeError):
         return None
     if (

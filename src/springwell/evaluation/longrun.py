@@ -44,7 +44,8 @@ from springwell.noise import Noise, Stream
 from springwell.progress import Reporter, Silent
 from springwell.samplers import make_kernel, run_chain
 from springwell.samplers.checks import warn_if_collapsed
-from springwell.store.checkpoint import good_checkpoints, save_checkpoint, write_atomically
+from springwell.store.checkpoint import good_checkpoints, save_checkpoint
+from springwell.store.files import write_atomically
 
 # Every S has streams of its own, one per level, and so has every stretch of the chains without spring.
 STREAMS_PER_RUN = 2**24

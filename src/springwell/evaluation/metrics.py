@@ -45,7 +45,7 @@ from springwell.errors import UserError
 from springwell.evaluation.sources import Images
 from springwell.evaluation.weights import NAME, cache_folder
 from springwell.progress import Reporter, Silent
-from springwell.store.checkpoint import write_atomically
+from springwell.store.files import write_atomically
 
 NEIGHBOURS = 3
 SPLITS = 10

@@ -23,7 +23,7 @@ from springwell.progress import Reporter, Silent
 from springwell.samplers import LogDensity, Tuned, Tuning, make_kernel, tune_step_size
 from springwell.samplers.adaptation import interpolate
 from springwell.schedule import spread_levels
-from springwell.store.checkpoint import write_atomically
+from springwell.store.files import write_atomically
 
 BAND = (0.6, 0.9)
 FIRST_STEP = 0.6

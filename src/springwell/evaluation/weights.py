@@ -4,11 +4,10 @@ Looked for in this order: the path that is given; $SPRINGWELL_INCEPTION; the use
 ~/.cache/springwell; inception/ below the data root, $SPRINGWELL_DATA or ~/data. If there is none, the file that pytorch-fid
 publishes is downloaded into the cache and compared with its SHA-256.
 
-    .pth          a state dict in torchvision's names, with the fc layer
-    .pt           a TorchScript archive. Its tensors are read out of it; its code is neither run nor parsed
+    .pth          a state dict in torchvision's names, with the fc layer, read by ``torch.load(weights_only=True)``
+    .pt           a TorchScript archive. Its tensors are read out of it by an unpickler that can build tensors and bare objects
+                  and nothing else; its code is neither run nor parsed
     .safetensors  what :func:`save_inception` writes
-
-The pickles of the first two are read by an unpickler that can build tensors and bare objects and nothing else.
 
 A name that ends in - and 8 digits, as torch.hub's do, says how the file's SHA-256 begins; the file is held to it.
 """
@@ -21,6 +20,7 @@ import io
 import math
 import os
 import pickle
+import pickletools
 import re
 import urllib.request
 import zipfile
@@ -36,8 +36,7 @@ from springwell.data.formats import first_line
 from springwell.errors import UserError
 from springwell.evaluation.inception import Inception, Layer, Preprocessing
 from springwell.progress import Reporter, Silent
-from springwell.store.checkpoint import file_sha256, write_atomically
-from springwell.store.untrusted import check_pickle, open_regular, shown
+from springwell.store.files import file_sha256, open_regular, shown, write_atomically
 
 NAME = "pt_inception-2015-12-05-6726825d.pth"
 URL = f"https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/{NAME}"
@@ -52,7 +51,9 @@ _NAMES = (
     "inception-2015-12-05.safetensors",
 )
 _MAX_BYTES = 1 << 29
-_LEGACY = 0x1950A86A20F9469CFC6C
+_MAX_OPCODES = 1 << 19
+# Opcodes that could hide which object is on top of the stack, or name one without GLOBAL.
+_REFUSED = frozenset("MEMOIZE POP POP_MARK DUP INST OBJ STACK_GLOBAL EXT1 EXT2 EXT4 NEXT_BUFFER READONLY_BUFFER".split())  # noqa: SIM905
 _BLOCK = 1 << 20
 
 
@@ -158,8 +159,7 @@ def read_weights(path: Path) -> tuple[dict[str, Layer], Tensor | None]:
             if path.suffix == ".safetensors":
                 tensors = load_file(path)
             else:
-                root = _read_archive(file) if zipfile.is_zipfile(file) else _read_legacy(file)
-                tensors = _from_torchscript(_attributes(root)) if isinstance(root, _Object) else _from_state_dict(root)
+                tensors = _read_archive(file) if zipfile.is_zipfile(file) else _read_legacy(file)
     except UserError:
         raise
     except Exception as error:
@@ -184,7 +184,7 @@ def save_inception(path: Path, layers: Mapping[str, Layer], fc: Tensor | None = 
 
 def _from_state_dict(state: Any) -> dict[str, Tensor]:
     """Our names for those of the state dict: Mixed_5b.branch1x1.bn.running_mean -> mixed_5b.branch1x1.mean."""
-    if not isinstance(state, dict) or not all(isinstance(held, _Held) for held in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         raise UserError("holds no state dict")
     endings = {
         "conv.weight": "weight",
@@ -194,12 +194,12 @@ def _from_state_dict(state: Any) -> dict[str, Tensor]:
         "bn.running_var": "var",
     }
     tensors = {}
-    for name, held in state.items():
+    for name, tensor in state.items():
         for theirs, ours in endings.items():
-            if name.endswith(f".{theirs}"):
-                tensors[f"{name[0].lower()}{name[1:]}".removesuffix(theirs) + ours] = held.tensor
+            if str(name).endswith(f".{theirs}"):
+                tensors[f"{name[0].lower()}{name[1:]}".removesuffix(theirs) + ours] = tensor
     if "fc.weight" in state:
-        tensors["fc.weight"] = state["fc.weight"].tensor
+        tensors["fc.weight"] = state["fc.weight"]
     return tensors
 
 
@@ -250,8 +250,8 @@ def _tower(ours: str, theirs: str, num: int) -> dict[str, str]:
     return {f"{ours}{i + 1}": f"{theirs}.conv_{i}" if i else f"{theirs}.conv" for i in range(num)}
 
 
-def _read_archive(file: IO[bytes]) -> Any:
-    """What the pickle of a zip file holds; the memory of its tensors is in files beside it."""
+def _read_archive(file: IO[bytes]) -> dict[str, Tensor]:
+    """The tensors of a zip file: a state dict, or a TorchScript archive, which has a constants.pkl."""
     with zipfile.ZipFile(file) as archive:
         if sum(info.file_size for info in archive.infolist()) > _MAX_BYTES:
             raise UserError(f"holds more than {_MAX_BYTES >> 20} MiB")
@@ -259,45 +259,46 @@ def _read_archive(file: IO[bytes]) -> Any:
         pickled = next((name for name in names if re.fullmatch("[^/]+/data.pkl", name)), None)
         if pickled is None:
             raise UserError("is not a file of PyTorch")
-        folder = pickled.removesuffix("data.pkl")
-        if f"{folder}byteorder" in names and archive.read(f"{folder}byteorder") != b"little":
-            raise UserError("has another byte order")
-
-        def memory(key: str, dtype: torch.dtype, num: int) -> Tensor:
-            data = archive.read(f"{folder}data/{key}")
-            if len(data) != dtype.itemsize * num:
-                raise UserError(f"{shown(folder + key)} has {len(data)} bytes, not {dtype.itemsize * num}")
-            return torch.frombuffer(bytearray(data), dtype=dtype)
-
-        return _unpickle(io.BytesIO(archive.read(f"{folder}data.pkl")), memory)
-
-
-def _read_legacy(file: IO[bytes]) -> Any:
-    """What a file of PyTorch before 1.6 holds: pickles of a number, a version, the machine, the tensors and the keys of their
-    memory, which follows in this order."""
+        folder, content = pickled.removesuffix("data.pkl"), io.BytesIO(archive.read(pickled))
+        _check_pickle(content)
+        if f"{folder}constants.pkl" in names:
+            content.seek(0)
+            root = _TensorsOnly(content, lambda key: archive.read(f"{folder}data/{key}")).load()
+            if not isinstance(root, _Object):
+                raise UserError("holds no module")
+            return _from_torchscript(_attributes(root))
     file.seek(0)
-    left, found = os.fstat(file.fileno()).st_size, dict[str, Tensor]()
-    magic, _, machine = (_unpickle(file, None) for _ in range(3))
-    if magic != _LEGACY or not isinstance(machine, dict) or machine.get("little_endian") is not True:
-        raise UserError("is not a file of PyTorch")
+    return _from_state_dict(torch.load(file, map_location="cpu", weights_only=True))
 
-    def memory(key: str, dtype: torch.dtype, num: int) -> Tensor:
-        nonlocal left
-        left -= dtype.itemsize * num
-        if num < 0 or left < 0:
-            raise UserError("is truncated")
-        found[key] = torch.empty(num, dtype=dtype)
-        return found[key]
 
-    root, keys = _unpickle(file, memory), _unpickle(file, None)
-    if not isinstance(keys, list) or len(keys) != len(found) or not all(isinstance(key, str) for key in keys):
-        raise UserError("holds other tensors than it says")
-    for key in keys:
-        num, tensor = int.from_bytes(file.read(8), "little"), found.pop(key)
-        if num != len(tensor) or len(data := file.read(tensor.nbytes)) != tensor.nbytes:
-            raise UserError("is truncated")
-        tensor.copy_(torch.frombuffer(bytearray(data), dtype=tensor.dtype))
-    return root
+def _read_legacy(file: IO[bytes]) -> dict[str, Tensor]:
+    """The tensors of a file of PyTorch before 1.6: five pickles, then the memory of the tensors."""
+    file.seek(0)
+    for _ in range(5):
+        _check_pickle(file)
+    file.seek(0)
+    return _from_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+
+
+def _check_pickle(file: IO[bytes]) -> None:
+    """Raises UserError unless the next pickle of a file names only what weights need and is read in time linear in its length.
+
+    A tuple of a tuple of a tuple ..., each twice, has 2^n leaves for whoever hashes it as a key. So no tuple may be used twice.
+    """
+    top, tuples = "", set[int]()
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        name, place = opcode.name, argument if isinstance(argument, int) else 0
+        if count >= _MAX_OPCODES or name in _REFUSED:
+            raise UserError(f"holds a pickle with {name}, which weights do not need; it was not read")
+        if name == "GLOBAL" and not argument.startswith("__torch__") and tuple(argument.split(" ", 1)) not in _KNOWN:
+            raise UserError(f"asks for {shown(argument.replace(' ', '.'))}, which weights do not need; it was not read")
+        if name.endswith("PUT"):
+            if place >= _MAX_OPCODES:
+                raise UserError("holds a pickle that remembers more than it holds")
+            (tuples.add if top == "tuple" else tuples.discard)(place)
+        elif name.endswith("GET") and place in tuples:
+            raise UserError("holds a pickle that uses a tuple twice; it was not read")
+        top = opcode.stack_after[-1].name if opcode.stack_after else top
 
 
 def _attributes(root: _Object) -> dict[str, Tensor]:
@@ -340,40 +341,25 @@ class _Held:
         raise UserError("holds a tensor in a form that is not read")
 
 
-class _Memory(_Held):
-    """A piece of memory, as a tensor of one dimension."""
-
-
-class _Dict(dict[str, Any]):
-    """Stands for an OrderedDict, whose attributes mean nothing."""
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-
-def _empty_dict() -> _Dict:
-    return _Dict()
-
-
-def _same(value: Any, *_: Any) -> Any:
-    return value
+def _nothing(*_: Any) -> None:
+    """Stands for lists of numbers and for hooks, which no weights are."""
 
 
 def _tensor(memory: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Held:
     shaped = all(isinstance(part, (tuple, list)) and len(part) <= 8 for part in (size, stride))
-    if not isinstance(memory, _Memory) or not shaped or not all(type(n) is int and n >= 0 for n in (offset, *size, *stride)):
+    if not isinstance(memory, _Held) or not shaped or not all(type(n) is int and n >= 0 for n in (offset, *size, *stride)):
         raise UserError("holds a tensor in a form that is not read")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    if 0 in size or max(last + 1, math.prod(size)) > len(memory.tensor):
+    if 0 in size or max(last + 1, math.prod(size)) > memory.tensor.numel():
         raise UserError("holds a tensor that is larger than its memory")
     return _Held(memory.tensor.as_strided(size, stride, offset))
 
 
 _KNOWN = {
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-    ("torch._utils", "_rebuild_parameter"): _same,
-    ("torch.jit._pickle", "build_intlist"): _same,
-    ("collections", "OrderedDict"): _empty_dict,
+    ("torch._utils", "_rebuild_parameter"): _nothing,
+    ("torch.jit._pickle", "build_intlist"): _nothing,
+    ("collections", "OrderedDict"): _nothing,
     ("torch", "FloatStorage"): torch.float32,
     ("torch", "DoubleStorage"): torch.float64,
     ("torch", "HalfStorage"): torch.float16,
@@ -381,48 +367,31 @@ _KNOWN = {
 }
 
 
-def _unpickle(file: IO[bytes], memory: Callable[[str, torch.dtype, int], Tensor] | None) -> Any:
-    """The next object of a file.
+class _TensorsOnly(pickle.Unpickler):
+    """Builds tensors, numbers, strings, lists and bare objects, and looks up nothing that could do anything.
 
     Args:
-        file: It, from where it is.
-        memory: (key, dtype, number of elements) -> a piece of memory, asked for once; None where there is none.
+        file: The pickle of a TorchScript archive.
+        memory: key -> a piece of memory, asked for once.
     """
-    start = file.tell()
-    check_pickle(file)
-    file.seek(start)
-    return _TensorsOnly(file, memory).load()
 
-
-class _TensorsOnly(pickle.Unpickler):
-    """Builds tensors, numbers, strings, lists and bare objects, and looks up nothing that could do anything."""
-
-    def __init__(self, file: IO[bytes], memory: Callable[[str, torch.dtype, int], Tensor] | None):
+    def __init__(self, file: IO[bytes], memory: Callable[[str], bytes]):
         super().__init__(file)
         self.memory = memory
-        self.known: dict[str, _Memory] = {}
+        self.known: dict[str, _Held] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.split(".")[0] == "__torch__":
-            return _Object
-        if (module, name) not in _KNOWN:
-            raise UserError(f"asks for {shown(f'{module}.{name}')}, which weights do not need; it was not read")
-        return _KNOWN[module, name]
+        return _Object if module.split(".")[0] == "__torch__" else _KNOWN[module, name]
 
-    def persistent_load(self, pid: Any) -> _Memory:
-        kind, dtype, key, _, num, *view = pid
-        if (
-            self.memory is None
-            or kind != "storage"
-            or not isinstance(key, str)
-            or type(num) is not int
-            or view not in ([], [None])
-        ):
+    def persistent_load(self, pid: Any) -> _Held:
+        kind, dtype, key, _, num, *_ = pid
+        if kind != "storage" or not isinstance(dtype, torch.dtype) or not isinstance(key, str) or type(num) is not int:
             raise UserError("holds a tensor in a form that is not read")
-        if not isinstance(dtype, torch.dtype):
-            raise UserError("holds a tensor of a type that is not read")
         if key not in self.known:
-            self.known[key] = _Memory(self.memory(key, dtype, num))
-        if self.known[key].tensor.dtype != dtype or len(self.known[key].tensor) != num:
+            data = self.memory(key)
+            if len(data) != dtype.itemsize * num:
+                raise UserError(f"{shown(key)} has {len(data)} bytes, not {dtype.itemsize * num}")
+            self.known[key] = _Held(torch.frombuffer(bytearray(data), dtype=dtype))
+        if self.known[key].tensor.dtype != dtype:
             raise UserError("holds a tensor in a form that is not read")
         return self.known[key]

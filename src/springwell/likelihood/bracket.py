@@ -44,7 +44,7 @@ from springwell.errors import UserError
 from springwell.likelihood.annealed import Estimate, Path, Plan, Walk, average, estimate, jackknife, join, pilot, pooled, walk
 from springwell.noise import Noise, Stream
 from springwell.progress import Bar, Reporter, Silent
-from springwell.store.checkpoint import write_atomically
+from springwell.store.files import write_atomically
 
 CERTAIN = 4.5
 LIKELY = 3.0

@@ -30,7 +30,7 @@ from springwell.evaluation.quality import quality
 from springwell.evaluation.weights import load_inception
 from springwell.paper.common import coarse_ladder, markdown, resolved, scaled, trained, write
 from springwell.progress import Reporter
-from springwell.store.checkpoint import write_atomically
+from springwell.store.files import write_atomically
 
 # FID of CIFAR-10 in the paper; None where it calls the training unstable.
 PAPER = {

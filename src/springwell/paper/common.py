@@ -15,7 +15,7 @@ from springwell.errors import InterruptionError, UserError
 from springwell.model import Model
 from springwell.progress import Reporter
 from springwell.store import zoo
-from springwell.store.checkpoint import write_atomically
+from springwell.store.files import write_atomically
 from springwell.store.run import Run, load, load_folder
 from springwell.training.loop import train
 

@@ -15,8 +15,8 @@ from springwell.errors import UserError
 from springwell.evaluation.weights import DIGEST
 from springwell.model import LIKELIHOOD
 from springwell.paper.common import markdown
-from springwell.store.checkpoint import write_atomically
-from springwell.store.run import FREE_FIELDS, Run, read_json
+from springwell.store.files import read_json, write_atomically
+from springwell.store.run import FREE_FIELDS, Run
 
 # They change neither the objective, nor how long it is trained, nor how it is sampled: with others it is a run of the preset.
 _SAMPLING = {"sample_steps", "sample_jump_proposals", "noise_scale", "denoise"}

@@ -6,8 +6,8 @@ Candidates z_1 ... z_J come from a proposal density q, z_0 = y is the present po
 
 which leaves p invariant for every J. The spring of a conditional is such a proposal: with q = N(x_{t+1}, sigma_{t+1}^2 I) the
 weight under log p(. | x_{t+1}) is exp f(z) alone. Langevin steps never cross a deep valley, so they cannot tell a model how
-much weight its modes deserve; one such jump can, wherever the proposal is wide enough to reach both. It takes J + 1 evaluations of
-f and no gradient. In high dimensions proposals are hardly ever taken, and the step does nothing but cost.
+much weight its modes deserve; one such jump can, wherever the proposal is wide enough to reach both. It takes J + 1
+evaluations of f and no gradient. In high dimensions proposals are hardly ever taken, and the step does nothing but cost.
 
 References:
     Andrieu, Lee, Vihola, "Uniform ergodicity of the iterated conditional SMC and geometric ergodicity of particle Gibbs

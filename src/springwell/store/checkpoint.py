@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -22,7 +20,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from springwell.errors import UserError
-from springwell.store.untrusted import open_regular, read_regular
+from springwell.store.files import file_sha256, read_regular, write_atomically
 
 FORMAT = 1
 ASIDE = "diverged-"
@@ -38,46 +36,6 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, Tensor]
     iteration: int
     path: Path
-
-
-def write_atomically(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
-    """Replaces ``path`` by a file that is complete on disk, or leaves it as it was; a function writes its own content."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            if callable(content):
-                content(file)
-            else:
-                file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes private files; give this one the permissions that an ordinary new file would have.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def is_empty(folder: Path, record: str) -> bool:
-    """Whether nothing is in a folder but what a crash left of the file that is written there first; that is removed."""
-    found = list(folder.iterdir())
-    if any(not path.name.startswith(f".{record}.") for path in found):
-        return False
-    for path in found:
-        path.unlink()
-    return True
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file of any size, in hexadecimal digits. Raises OSError for what is no file, such as a pipe."""
-    digest = hashlib.sha256()
-    with open_regular(path) as file:
-        while block := file.read(1 << 24):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], iteration: int) -> None:

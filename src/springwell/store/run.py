@@ -26,19 +26,9 @@ from safetensors.torch import load_file
 
 from springwell.errors import UserError
 from springwell.model import LogZ, Model
-from springwell.store.checkpoint import (
-    Checkpoint,
-    good_checkpoints,
-    is_empty,
-    read_checkpoint,
-    save_tensors,
-    write_atomically,
-)
-from springwell.store.locks import locked
-from springwell.store.untrusted import read_regular
+from springwell.store.checkpoint import Checkpoint, good_checkpoints, read_checkpoint, save_tensors
+from springwell.store.files import is_empty, locked, read_json, read_lines, write_atomically
 
-MAX_JSON = 2**28
-MAX_LIKELIHOOD = 2**26
 # A finished run may be trained on for more of these.
 GROWING = "iterations"
 
@@ -181,7 +171,7 @@ class Run:
 
 def read_log_z(path: Path, model: Model) -> LogZ:
     """log Z from the likelihood.json at ``path``, which must be of this model."""
-    found: Any = read_json(path, MAX_LIKELIHOOD)
+    found: Any = read_json(path)
     try:
         levels = tuple(None if z is None else float(z) for z in reversed(found["log_z_levels"]))
         value, lower, upper = (float(found[name]) for name in ("log_z", "log_z_lower", "log_z_upper"))
@@ -204,26 +194,3 @@ def _flat(description: dict[str, Any]) -> dict[str, Any]:
     for name, value in description.items():
         out |= value if isinstance(value, dict) else {name: value}
     return out
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log, each with its iteration; one that a crash cut short is left out."""
-    lines = []
-    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
-        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            values = json.loads(line)
-            values["iteration"] = int(values["iteration"])
-            lines.append(values)
-    return lines
-
-
-def read_json(path: Path, most: int = MAX_JSON) -> Any:
-    """What a JSON file of at most ``most`` bytes holds."""
-    try:
-        return json.loads(read_regular(path, most))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: not valid JSON") from None

@@ -24,7 +24,8 @@ from springwell.model import Model
 from springwell.objectives import Objective
 from springwell.progress import Reporter, Silent, Terminal
 from springwell.schedule import NoiseSchedule
-from springwell.store.run import Run, read_lines
+from springwell.store.files import read_lines
+from springwell.store.run import Run
 from springwell.training.guard import GUARD_EVERY, Guard
 from springwell.training.log import Log, level_means, numbers
 from springwell.training.processes import LOST_PEER, agree_to_stop, anyone, interruptible, make_accelerator

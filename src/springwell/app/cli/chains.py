@@ -122,7 +122,7 @@ def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, An
     from springwell.app import plots
     from springwell.evaluation.chains import FREE, diagnose
     from springwell.schedule import spread_levels
-    from springwell.store.checkpoint import write_atomically
+    from springwell.store.files import write_atomically
     from springwell.store.run import load
 
     for option, value, least in (("num", command.num, 2), ("steps", command.steps, 8), ("warmup", command.warmup, 0)):

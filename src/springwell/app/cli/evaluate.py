@@ -82,8 +82,8 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
     from springwell.evaluation.quality import quality
     from springwell.evaluation.sources import MOST
     from springwell.evaluation.toy import evaluate
-    from springwell.store.checkpoint import write_atomically
-    from springwell.store.run import Run, find, load_folder, read_lines
+    from springwell.store.files import read_lines, write_atomically
+    from springwell.store.run import Run, find, load_folder
 
     num, seed = command.num, command.seed
     with processes.first():
@@ -204,7 +204,7 @@ def quality_lines(found: dict[str, Any]) -> list[str]:
 
 def known_evaluation(path: Path) -> dict[str, Any]:
     """The evaluation.json that there is; nothing if it cannot be used."""
-    from springwell.store.run import read_json
+    from springwell.store.files import read_json
 
     try:
         known = read_json(path)

@@ -75,7 +75,7 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
     from springwell.evaluation.likelihood import measure, settings_for, work_name
     from springwell.likelihood.bracket import Work
     from springwell.model import LIKELIHOOD
-    from springwell.store.checkpoint import write_atomically
+    from springwell.store.files import write_atomically
     from springwell.store.run import find, load_folder
 
     limits = (("num", 2), ("densities", 1), ("budget", 1), ("repeats", 4), ("chains", 2), ("burn", 0), ("batch", 1))
@@ -170,7 +170,7 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
     from springwell.evaluation.scores import auroc, score
     from springwell.evaluation.sources import open_source
     from springwell.likelihood.bits import evaluation_data
-    from springwell.store.checkpoint import write_atomically
+    from springwell.store.files import write_atomically
     from springwell.store.run import load
 
     if command.num is not None and command.num < 1:
