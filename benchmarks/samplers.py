@@ -7,7 +7,7 @@ r"""Samplers, measured: effective samples per gradient and per second, beside eb
 Targets, in float32:
 
 gaussian   100 dimensions, an autoregression with eigenvalues from 1/3 to 3.
-network    One conditional log p(y_t | x_{t+1}) of the model that ships as `digits-ladder`, at level --level: 64 dimensions,
+network    One conditional log p(y_t | x_{t+1}) of the model that ships as `digits`, at level --level: 64 dimensions,
            134,000 parameters, x_{t+1} a sample of the model. blackjax gets the same function written in JAX, and is refused
            if the two differ.
 
@@ -130,7 +130,7 @@ def gaussian(options: Options) -> Target:
 
 def network(options: Options) -> Target:
     """The conditional at one level, of flat vectors, with the same x_{t+1} for all chains."""
-    model, n = springwell.load("digits-ladder"), options.chains
+    model, n = springwell.load("digits"), options.chains
     x_next = next(x for t, x, _ in model.trajectory(torch.arange(16), options.seed) if t == options.level + 1)[:1]
     event = x_next.shape[1:]
     level = torch.full((n,), options.level)

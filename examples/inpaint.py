@@ -13,7 +13,7 @@ from springwell.data.pictures import grid, save_png, to_bytes
 from springwell.noise import Noise
 
 
-def main(out: Path = Path("inpainting"), name: str = "mnist-ladder", num: int = 5, images: int = 6) -> None:
+def main(out: Path = Path("inpainting"), name: str = "mnist", num: int = 5, images: int = 6) -> None:
     model = sw.load(name)
     # Images that the model was not trained on.
     x = sw.open_data(model.config.data).held_out(Noise(0, torch.arange(images)))

@@ -12,7 +12,7 @@ from springwell.applications import interpolate
 from springwell.data.pictures import grid, save_gif, save_png, to_bytes
 
 
-def main(out: Path = Path("interpolation"), name: str = "fashion-mnist-ladder", num: int = 8) -> None:
+def main(out: Path = Path("interpolation"), name: str = "fashion-mnist", num: int = 8) -> None:
     model = sw.load(name)
     rows = torch.stack([interpolate(model, pair, num) for pair in ([0, 1], [2, 3], [4, 5])])
     # The ends of a path are the samples of their seeds, bit for bit.

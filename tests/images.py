@@ -10,7 +10,7 @@ from springwell.model import Model, build_energy, build_schedule, initial_step_s
 
 
 def small_config(**sampler) -> Config:
-    config = preset("digits-ladder")
+    config = preset("digits")
     return replace(
         config,
         schedule=replace(config.schedule, schedule="log-snr", num_levels=3, log_snr=(4.0, -4.0)),

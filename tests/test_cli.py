@@ -290,7 +290,7 @@ def test_errors_are_one_line_on_a_terminal_too(tmp_path):
 def test_dry_run_on_a_folder_decodes_one_image_and_writes_nothing(springwell, tmp_path):
     write_folder(tmp_path / "photographs", photographs(12, 24, 20))
     options = ("--data", "folder:photographs", "--image-size", 16, "--data-root", tmp_path / "root", "--width", 8)
-    result = springwell("train", "digits-ladder", *options, "--dry-run", "--json")
+    result = springwell("train", "digits", *options, "--dry-run", "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["parameters"] > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photographs"]

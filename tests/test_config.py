@@ -117,11 +117,11 @@ def test_gradient_evaluations_are_what_an_iteration_does():
 @pytest.mark.parametrize(
     ("name", "section", "values", "words"),
     [
-        ("digits-ladder", "network", {"width": 5}, "--width 5: the level embedding needs an even number"),
-        ("digits-ladder", "schedule", {"schedule": "t6"}, "--chain-start denoised: needs the spring of every level"),
+        ("digits", "network", {"width": 5}, "--width 5: the level embedding needs an even number"),
+        ("digits", "schedule", {"schedule": "t6"}, "--chain-start denoised: needs the spring of every level"),
         ("cifar10-t1k-dsm", "training", {"compile": True}, "--compile"),
-        ("digits-ladder", "network", {"multipliers": ()}, "--multipliers: empty"),
-        ("digits-ladder", "images", {"image_size": 0}, "--image-size 0"),
+        ("digits", "network", {"multipliers": ()}, "--multipliers: empty"),
+        ("digits", "images", {"image_size": 0}, "--image-size 0"),
     ],
 )
 def test_values_that_images_cannot_have(name, section, values, words):

@@ -30,7 +30,7 @@ def test_a_saved_model_draws_the_same_bits(model, tmp_path):
     assert {p.name for p in (tmp_path / "saved").iterdir()} == FILES
     assert json.loads((tmp_path / "saved" / "config.json").read_text()) == to_dict(model.config)
     card = (tmp_path / "saved" / "README.md").read_text()
-    for words in ("library_name: springwell", "license: mit", "springwell train digits-ladder", "UCI repository, CC BY 4.0"):
+    for words in ("library_name: springwell", "license: mit", "springwell train digits", "UCI repository, CC BY 4.0"):
         assert words in card
     for again in (Model.from_pretrained(tmp_path / "saved"), load(tmp_path / "saved")):
         assert again.config == model.config

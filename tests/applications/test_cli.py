@@ -369,9 +369,9 @@ def test_vectors_do_not_depend_on_how_many_are_drawn(run):
 
 def test_exit_codes_of_the_real_command_line(springwell, tmp_path):
     picture(tmp_path / "x.png")
-    result = springwell("inpaint", "digits-ladder", "x.png", "--half", "left", "--num", 1, "--sweeps", 0, "--json")
+    result = springwell("inpaint", "digits", "x.png", "--half", "left", "--num", 1, "--sweeps", 0, "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["images"] == 1
-    result = springwell("inpaint", "digits-ladder", "y.png", "--half", "left")
+    result = springwell("inpaint", "digits", "y.png", "--half", "left")
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1

@@ -7,9 +7,9 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SMALL = {
-    "interpolate": {"name": "digits-ladder", "num": 2},
-    "inpaint": {"name": "digits-ladder", "num": 1, "images": 2},
-    "restore": {"name": "digits-ladder", "num": 2, "images": 1, "sweeps": 0},
+    "interpolate": {"name": "digits", "num": 2},
+    "inpaint": {"name": "digits", "num": 1, "images": 2},
+    "restore": {"name": "digits", "num": 2, "images": 1, "sweeps": 0},
     "compose": {"num": 64, "sweeps": 1},
 }
 

@@ -120,7 +120,7 @@ def test_log_density_of_noisy_data_is_an_inner_product_with_the_denoised():
 
 
 def test_trains_and_comes_back(tmp_path):
-    base = preset("digits-ladder")
+    base = preset("digits")
     config = replace(
         base,
         network=replace(base.network, network="unet", width=8, dense_units=4),

@@ -121,12 +121,12 @@ def test_chains_that_stand_still_have_no_rhat(tmp_path):
 @pytest.mark.parametrize("kernel", ["hmc", "nuts", "langevin"])
 def test_longrun_from_the_command_line(springwell, tmp_path, kernel):
     quick = ("--pilot-chains", 4, "--pilot-steps", 6, "--pilot-levels", 3)
-    command = ("longrun", "digits-ladder", "--kernel", kernel, "--steps", 1, 2, "--num", 8, "--marginal-steps", 3, *quick)
+    command = ("longrun", "digits", "--kernel", kernel, "--steps", 1, 2, "--num", 8, "--marginal-steps", 3, *quick)
     result = springwell(*command, "--json")
     assert result.returncode == 0, result.stderr
     told = json.loads(result.stdout.splitlines()[-1])
     assert [row["total_steps"] for row in told["runs"].values()] == [12, 24]
-    out = tmp_path / f"digits-ladder-longrun-{kernel}"
+    out = tmp_path / f"digits-longrun-{kernel}"
     for name in ("longrun.json", "longrun.png", "samples.png", f"steps-{'hmc2' if kernel == 'hmc' else kernel}.json"):
         assert (out / name).stat().st_size > 100
     again = springwell(*command, "--json")

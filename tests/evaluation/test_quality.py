@@ -103,7 +103,7 @@ def test_training_from_the_command_line_measures_and_draws(tmp_path, monkeypatch
         "--iterations 4 --batch 8 --width 8 --num-levels 2 --fid-every 2 --fid-samples 30 --preview-every 0 --device cpu --json"
     )
     with pytest.raises(SystemExit) as stopped:
-        main(["train", "digits-ladder", *options.split(), "--out", "run"])
+        main(["train", "digits", *options.split(), "--out", "run"])
     assert stopped.value.code == 0
     lines = read_lines(Run("run").fid_path)
     assert [(line["iteration"], line["num_samples"], line["num_reference"]) for line in lines] == [(2, 30, 1498), (4, 30, 1498)]
@@ -263,8 +263,8 @@ def test_the_rows_of_the_ablation_spend_the_same(data):
 
 
 def test_the_ladder_of_the_experiments_is_that_of_digits():
-    assert coarse_ladder("digits") == preset("digits-ladder")
-    assert coarse_ladder("mnist").gradient_evaluations() == preset("digits-ladder").gradient_evaluations() > 2
+    assert coarse_ladder("digits") == preset("digits")
+    assert coarse_ladder("mnist").gradient_evaluations() == preset("digits").gradient_evaluations() > 2
 
 
 def test_the_ablation_writes_its_table(tmp_path, monkeypatch, capsys):

@@ -187,7 +187,7 @@ def _command_lines() -> list[bytes]:
     lines = ["train checkerboard --lr 0.1 --batch 3", "sample run --num 5 --out a.png", "evaluate x --num 100 --json"]
     lines += ["fid a b --num 50 --image-size 8", "reproduce fig2 --scale 0.1", "data prepare digits out --workers 2"]
     lines += [
-        "train digits-ladder --sigmas 0.1 0.2 --log-snr 3 -3 --multipliers 1 2 --clip None --no-flip",
+        "train digits --sigmas 0.1 0.2 --log-snr 3 -3 --multipliers 1 2 --clip None --no-flip",
         "presets --threads 2",
     ]
     lines += ["longrun x --steps 1 2 --band 0.6 0.9", "diagnose x --levels 0 1", "doctor --data-root d"]

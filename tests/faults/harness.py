@@ -56,7 +56,7 @@ def small(name: str) -> Config:
         network = replace(base.network, width=16, num_features=16)
         training = replace(base.training, iterations=30, batch=24, **often)
     else:
-        base = preset("digits-ladder")
+        base = preset("digits")
         sampler, network = base.sampler, replace(base.network, width=4)
         training = replace(base.training, iterations=14, batch=12, **often)
     return replace(base, sampler=sampler, network=network, training=training)

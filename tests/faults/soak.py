@@ -98,7 +98,7 @@ def main() -> None:
         seen = training(folder, options.iterations)
         for i in (0, len(seen) // 2, len(seen) - 1):
             _row(f"training, iteration {(i + 1) * (options.iterations // 10):,}", seen[i])
-        for model, num, suffix in (("checkerboard", options.points, ".npy"), ("digits-ladder", options.digits, ".npz")):
+        for model, num, suffix in (("checkerboard", options.points, ".npy"), ("digits", options.digits, ".npz")):
             before, after = sampling(folder, model, num, suffix)
             _row(f"{model}, before sampling", before)
             _row(f"{model}, {num:,} samples written", after)

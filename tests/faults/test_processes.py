@@ -24,7 +24,7 @@ def torchrun(folder, *arguments, restarts=0, timeout=240):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
 
 
-@pytest.mark.parametrize(("model", "out", "batch"), [("checkerboard", "x.npy", 64), ("digits-ladder", "x.npz", 8)])
+@pytest.mark.parametrize(("model", "out", "batch"), [("checkerboard", "x.npy", 64), ("digits", "x.npz", 8)])
 def test_samples_are_the_same_bits(springwell, tmp_path, model, out, batch):
     options = ("sample", model, "--num", 40, "--steps", 2, "--batch", batch, "--device", "cpu", "--seed", 3)
     one = springwell(*options, "--out", f"one-{out}")
@@ -38,7 +38,7 @@ def test_samples_are_the_same_bits(springwell, tmp_path, model, out, batch):
 
 
 def test_a_folder_of_samples_is_the_same(springwell, tmp_path):
-    options = ("sample", "digits-ladder", "--num", 20, "--steps", 1, "--batch", 4, "--device", "cpu")
+    options = ("sample", "digits", "--num", 20, "--steps", 1, "--batch", 4, "--device", "cpu")
     assert springwell(*options, "--out", "one").returncode == 0
     (tmp_path / "two").mkdir()
     for name in ("samples.json", "000000.png", "000001.png"):
@@ -59,7 +59,7 @@ from springwell.evaluation import weights
 from tests.evaluation.test_metrics import Tiny
 torch.set_num_threads(1)
 weights.load_inception = lambda *arguments, **options: Tiny(fc=torch.eye(6))
-cli.main(["evaluate", "digits-ladder", "--num", "100", "--device", "cpu", "--out", sys.argv[1]])
+cli.main(["evaluate", "digits", "--num", "100", "--device", "cpu", "--out", sys.argv[1]])
 """
 
 

@@ -28,7 +28,7 @@ def test_ten_thousand_iterations(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "num", "suffix", "size"), [("checkerboard", 100_000, ".npy", 8), ("digits-ladder", 10_000, ".npz", 64)]
+    ("model", "num", "suffix", "size"), [("checkerboard", 100_000, ".npy", 8), ("digits", 10_000, ".npz", 64)]
 )
 def test_many_samples_take_no_more_memory_than_they_are(tmp_path, model, num, suffix, size):
     before, after = sampling(tmp_path, model, num, suffix)

@@ -22,7 +22,7 @@ from .tiny import changed
 
 def tiny_digits(**training):
     values = {"iterations": 12, "batch": 24, "warmup": 3, "log_every": 4, "checkpoint_every": 6, "preview_every": 0, **training}
-    config = preset("digits-ladder")
+    config = preset("digits")
     config = replace(config, training=replace(config.training, **values))
     config = changed(config, "schedule", num_levels=3)
     config = changed(config, "network", width=8, multipliers=(1, 2), num_blocks=1)
@@ -61,9 +61,9 @@ def test_two_processes_give_the_result_of_one(tmp_path):
         "--iterations", "5", "--batch", "24", "--num-levels", "3", "--width", "8", "--num-blocks", "1", "--num-steps", "2",
         "--sample-steps", "1", "--preview-every", "0", "--threads", "1", "--json", "--out",
     ]  # fmt: skip
-    one = [sys.executable, "-m", "springwell", "train", "digits-ladder", *options, "one"]
+    one = [sys.executable, "-m", "springwell", "train", "digits", *options, "one"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    two = [*launcher, "-m", "springwell", "train", "digits-ladder", *options, "two", "--accumulate", "2"]
+    two = [*launcher, "-m", "springwell", "train", "digits", *options, "two", "--accumulate", "2"]
     for command in (one, two):
         result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
         assert result.returncode == 0, result.stderr[-2000:]
@@ -161,7 +161,7 @@ def test_every_objective_trains_the_image_network(tmp_path, objective, schedule,
 
 def test_counted_operations_are_those_of_the_formula():
     """A network of one level and one block: convolutions and products counted by hand."""
-    config = changed(preset("digits-ladder"), "network", width=8, multipliers=(1,), num_blocks=1)
+    config = changed(preset("digits"), "network", width=8, multipliers=(1,), num_blocks=1)
     pixels, width = 64, 8
     convolutions = pixels * 9 * (1 * width + 2 * width * width)
     time = 4 * width * width + (4 * width) ** 2 + 4 * width * width + 4 * width * width

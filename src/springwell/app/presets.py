@@ -140,10 +140,10 @@ PRESETS: dict[str, Config] = {
     "digits-t1k": _with(
         _small(_T1K, "digits", batch=128, iterations=2500, lr=2e-3, lr_decay="cosine", ema=0.995), images={"dequantise": True}
     ),
-    "digits-ladder": _with(_small(_LADDER, "digits", batch=32, iterations=4000, ema=0.995), images={"dequantise": True}),
+    "digits": _with(_small(_LADDER, "digits", batch=32, iterations=4000, ema=0.995), images={"dequantise": True}),
     "mnist-t6": _small(_PAPER, "mnist", batch=64, iterations=6000, lr=1e-3, lr_decay="cosine"),
-    "mnist-ladder": _small(_FINE, "mnist", batch=16, iterations=25_000, lr=4e-3, preview_every=2000),
-    "fashion-mnist-ladder": _small(_FINE, "fashion-mnist", batch=16, iterations=25_000, lr=4e-3, preview_every=2000),
+    "mnist": _small(_FINE, "mnist", batch=16, iterations=25_000, lr=4e-3, preview_every=2000),
+    "fashion-mnist": _small(_FINE, "fashion-mnist", batch=16, iterations=25_000, lr=4e-3, preview_every=2000),
     "fashion-mnist-t1k": _small(_T1K, "fashion-mnist", batch=128, iterations=20_000, lr=2e-3, lr_decay="cosine"),
 }
 

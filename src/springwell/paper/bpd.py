@@ -35,7 +35,7 @@ def reproduce(
     data: str = "digits",
     runs: Path = Path("runs"),
 ) -> dict[str, Any]:
-    models = finished(data, ("ladder", "t1k"), runs, device)
+    models = finished(data, ("", "-ladder", "-t1k"), runs, device)
     densities, burn = max(4, round(scale * DENSITIES)), max(1, round(scale * BURN))
     rows: list[list[str]] = []
     numbers: dict[str, Any] = {"data": data, "densities": densities, "burn": burn, "runs": []}
@@ -56,7 +56,7 @@ def reproduce(
                 ax.errorbar(place, value, error, ls="", ms=4, lw=1, label=label if place == 1 else None, **style)
             rows.append([name, str(s), *cells, record["verdict"], str(record["num_images"])])
     ax.set(aspect="auto")
-    labels = [f"{row[0].removeprefix(data + '-')}\nseed {row[1]}\n{row[5]}" for row in rows]
+    labels = [f"{row[0]}\nseed {row[1]}\n{row[5]}" for row in rows]
     ax.set_xticks(range(1, len(rows) + 1), labels, fontsize=6)
     ax.set_title("bits/dim, and the verdict on the bounds", fontsize=8)
     ax.legend(fontsize=6)

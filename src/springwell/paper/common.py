@@ -21,8 +21,8 @@ from springwell.training.loop import train
 
 
 def coarse_ladder(data: str) -> Config:
-    """The ladder of twelve levels with the paper's network, which is digits-ladder for digits."""
-    base, ladder, network = preset("digits-ladder"), preset(f"{data}-ladder"), preset(f"{data}-t6").network
+    """The ladder of twelve levels with the paper's network, which for digits is the preset of that name."""
+    base, ladder, network = preset("digits"), preset(data), preset(f"{data}-t6").network
     return replace(
         ladder,
         schedule=base.schedule,
@@ -54,15 +54,15 @@ def resolved(device: str) -> str:
 
 
 def finished(data: str, kinds: tuple[str, ...], runs: Path, device: str) -> dict[str, Model]:
-    """Models called DATA-KIND: finished runs below ``runs``, else those that ship."""
+    """Models whose names are ``data`` and one of the endings ``kinds``: finished runs below ``runs``, else those that ship."""
     place, found = resolved(device), {}
-    for name in [f"{data}-{kind}" for kind in kinds]:
+    for name in [data + kind for kind in kinds]:
         if Run(runs / name).finished:
             found[name] = load(runs / name, place)
         elif name in zoo.names():
             found[name] = load_folder(zoo.folder(name), place)
     if not found:
-        raise UserError(f"--data {data}: there is no finished run {runs / f'{data}-{kinds[-1]}'}; train it, or use digits")
+        raise UserError(f"--data {data}: there is no finished run {runs / (data + kinds[-1])}; train it, or use digits")
     return found
 
 

@@ -39,7 +39,7 @@ def reproduce(
     data: str = "digits",
     runs: Path = Path("runs"),
 ) -> dict[str, Any]:
-    ((name, model),) = finished(data, ("t1k",), runs, device).items()
+    ((name, model),) = finished(data, ("-t1k",), runs, device).items()
     num = max(16, round(scale * NUM_CHAINS))
     points = evaluation_points(model, 10_000, seed=seed)
     nats = float((model.level_f(points.x_0) + points.log_volume).mean())

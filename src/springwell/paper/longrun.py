@@ -1,8 +1,8 @@
 """The paper's long-run chains (Sec. 4.3, its figures of steps, acceptance and quality) with the models that ship.
 
 digits-t1k        T = 1000: 1, 10 and 100 steps per level are 1,000, 10,000 and 100,000 in all
-digits-ladder     T = 12: the same for wide hops
-mnist-ladder, fashion-mnist-ladder
+digits            T = 12: the same for wide hops
+mnist, fashion-mnist
                   T = 72, trained without chains
 cifar10-t1k       the paper's own, where a finished run of it and an accelerator are at hand
 """
@@ -32,16 +32,16 @@ class Job(NamedTuple):
 JOBS = {
     "hmc": {
         "digits-t1k": Job((1, 10, 100), 8, 3000),
-        "digits-ladder": Job((1, 10, 100, 1000), 32, 3000),
-        "mnist-ladder": Job((1, 10, 100), 16, 300),
-        "fashion-mnist-ladder": Job((1, 10, 100), 16, 300),
+        "digits": Job((1, 10, 100, 1000), 32, 3000),
+        "mnist": Job((1, 10, 100), 16, 300),
+        "fashion-mnist": Job((1, 10, 100), 16, 300),
     },
     # A step of NUTS takes many gradients.
     "nuts": {
         "digits-t1k": Job((1, 10), 16, 50),
-        "digits-ladder": Job((1, 10, 100), 32, 30),
-        "mnist-ladder": Job((1, 10), 8, 0),
-        "fashion-mnist-ladder": Job((1, 10), 8, 0),
+        "digits": Job((1, 10, 100), 32, 30),
+        "mnist": Job((1, 10), 8, 0),
+        "fashion-mnist": Job((1, 10), 8, 0),
     },
 }
 PAPER_RUN = "cifar10-t1k"
