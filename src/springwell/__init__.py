@@ -2,10 +2,10 @@
 
 import springwell as sw
 
-result = sw.train(sw.preset("checkerboard"), "runs/checkerboard")
-model = sw.load("runs/checkerboard")
+model = sw.train("checkerboard")                            # a preset by name
+model = sw.train(data=x, network=MyEnergy())                # your own array and your own nn.Module
 x = model.sample(1000, seed=0)
-log_p = model.log_density(x)
+log_p = model.log_prob(x)
 """
 
 from __future__ import annotations
@@ -16,41 +16,65 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from springwell import likelihood as likelihood
+    from springwell import objectives as objectives
+    from springwell import samplers as samplers
+    from springwell.app.api import load as load
+    from springwell.app.api import push_to_hub as push_to_hub
+    from springwell.app.api import save as save
+    from springwell.app.api import train as train
     from springwell.app.config import Config as Config
     from springwell.app.presets import PRESETS as PRESETS
     from springwell.app.presets import preset as preset
+    from springwell.conditional import Conditional as Conditional
     from springwell.data import open_data as open_data
     from springwell.data import toy_data as toy_data
     from springwell.errors import DivergenceError as DivergenceError
+    from springwell.errors import InterruptionError as InterruptionError
     from springwell.errors import UserError as UserError
-    from springwell.evaluation.toy import evaluate as evaluate
+    from springwell.level import LevelSampler as LevelSampler
+    from springwell.model import LogZ as LogZ
     from springwell.model import Model as Model
     from springwell.noise import Noise as Noise
+    from springwell.objectives import DSM as DSM
+    from springwell.objectives import Marginal as Marginal
+    from springwell.objectives import Recovery as Recovery
+    from springwell.progress import Silent as Silent
     from springwell.schedule import NoiseSchedule as NoiseSchedule
-    from springwell.store.run import load as load
-    from springwell.training.loop import train as train
 
 _WHERE = {
+    "Conditional": "conditional",
     "Config": "app.config",
+    "DSM": "objectives",
     "DivergenceError": "errors",
+    "InterruptionError": "errors",
+    "LevelSampler": "level",
+    "LogZ": "model",
+    "Marginal": "objectives",
     "Model": "model",
     "Noise": "noise",
     "NoiseSchedule": "schedule",
     "PRESETS": "app.presets",
+    "Recovery": "objectives",
+    "Silent": "progress",
     "UserError": "errors",
-    "evaluate": "evaluation.toy",
-    "load": "store.run",
+    "load": "app.api",
     "open_data": "data",
     "preset": "app.presets",
+    "push_to_hub": "app.api",
+    "save": "app.api",
     "toy_data": "data",
-    "train": "training.loop",
+    "train": "app.api",
 }
+_MODULES = ("likelihood", "objectives", "samplers")
 
-__all__ = [*_WHERE, "__version__"]
+__all__ = [*_WHERE, *_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     # Names are imported when they are used, because torch alone takes seconds to load.
+    if name in _MODULES:
+        return import_module(f"springwell.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'springwell' has no attribute '{name}'")
     return getattr(import_module(f"springwell.{_WHERE[name]}"), name)
