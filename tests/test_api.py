@@ -24,7 +24,9 @@ class Bowl(nn.Module):
 
 @pytest.fixture(scope="module")
 def points():
-    return torch.randn(200, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([3.0, 0.5]) + torch.tensor([1.0, -2.0])
+    return torch.randn(200, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([3.0, 0.5]) + torch.tensor(
+        [1.0, -2.0]
+    )
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from springwell.app.config import ImageConfig
 from springwell.data import collect, decode, open_data, prepare
 from springwell.data.images import prepare_images
+from springwell.data.options import ImageOptions
 from springwell.data.prepare import open_prepared
 from springwell.errors import InterruptionError, UserError
 from springwell.noise import Noise
@@ -23,7 +23,7 @@ from tests.data import published
 
 
 def prepared(spec, tmp_path, **options):
-    prepare_images(spec, tmp_path / "out", ImageConfig(data_root=str(tmp_path), **options), workers=1)
+    prepare_images(spec, tmp_path / "out", ImageOptions(data_root=str(tmp_path), **options), workers=1)
     return open_prepared(tmp_path / "out")[0]
 
 
@@ -87,7 +87,7 @@ def test_celeba_with_a_csv_and_images_that_are_missing_or_wrong(tmp_path):
     (base / "list_eval_partition.csv").write_text("image_id,partition\n" + lines)
     (base / "img_align_celeba" / "000002.jpg").unlink()
     (base / "img_align_celeba" / "000003.jpg").write_bytes(published.encoded(IMAGES[0], "JPEG"))
-    record = prepare_images("celeba", tmp_path / "out", ImageConfig(data_root=str(tmp_path)), workers=1)
+    record = prepare_images("celeba", tmp_path / "out", ImageOptions(data_root=str(tmp_path)), workers=1)
     assert (record["num_train"], record["num_test"], record["num_unreadable"]) == (5, 3, 2)
     assert record["unreadable"] == [
         ("000002.jpg", "No such file or directory"),
@@ -201,7 +201,7 @@ def test_hugging_face_folder_of_images(tmp_path):
 
 def test_open_data_prepares_once(tmp_path, monkeypatch):
     published.write_folder(tmp_path / "set", IMAGES)
-    images = ImageConfig(data_root=str(tmp_path / "root"))
+    images = ImageOptions(data_root=str(tmp_path / "root"))
     source = open_data(f"folder:{tmp_path / 'set'}", images)
     x = source.held_out(Noise(0, torch.arange(3)))
     np.testing.assert_array_equal(((x + 1) * 127.5).round().numpy(), planes(IMAGES[9::10]))
@@ -225,7 +225,7 @@ def test_open_data_prepares_once(tmp_path, monkeypatch):
     (tmp_path / "set").rename(tmp_path / "gone")
     assert open_data(f"folder:{tmp_path / 'set'}", images).event_shape == (3, 8, 8)
     with pytest.raises(UserError, match="was prepared at 8 x 8 pixels, not --image-size 16; prepare it again"):
-        open_data(f"prepared:{cache}", ImageConfig(image_size=16))
+        open_data(f"prepared:{cache}", ImageOptions(image_size=16))
 
 
 def make_bad_inputs(root):
@@ -294,14 +294,14 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, spec, words):
     before = sorted(p for p in tmp_path.rglob("*") if p.is_file() and p.name != "lock.mdb")
     spec = spec.replace("ROOT", str(tmp_path))
     with pytest.raises(UserError, match=words.replace("ROOT", str(tmp_path))) as caught:
-        open_data(spec, ImageConfig(data_root=str(tmp_path)))
+        open_data(spec, ImageOptions(data_root=str(tmp_path)))
     assert str(caught.value).startswith(f"--data {spec}: ")
     assert "\n" not in str(caught.value)
     assert sorted(p for p in tmp_path.rglob("*") if p.is_file() and p.name != "lock.mdb") == before
 
 
 def test_celeba_files_that_are_not(tmp_path):
-    images = ImageConfig(data_root=str(tmp_path))
+    images = ImageOptions(data_root=str(tmp_path))
     published.write_celeba(tmp_path, FACES, PARTS)
     partition = tmp_path / "celeba" / "list_eval_partition.txt"
     for text, words in [

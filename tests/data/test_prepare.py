@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from springwell.app.cli import main
-from springwell.app.config import ImageConfig
 from springwell.data import collect, formats, prepare
 from springwell.data.decode import decode_all
 from springwell.data.images import prepare_images
+from springwell.data.options import ImageOptions
 from springwell.data.prepare import open_prepared
 from springwell.errors import UserError
 from springwell.progress import Silent
@@ -290,7 +290,7 @@ def test_places_that_are_not_for_it_stay_as_they_are(tmp_path, folder):
     with pytest.raises(UserError, match=f"already holds {spec} at its own size; choose another place or remove it"):
         prepare_images("digits", out)
     with pytest.raises(UserError, match="already holds"):
-        prepare_images(spec, out, ImageConfig(image_size=4), workers=1)
+        prepare_images(spec, out, ImageOptions(image_size=4), workers=1)
     (folder / "0000.png").unlink()
     with pytest.raises(UserError, match="the images have changed since"):
         prepare_images(spec, out, workers=1)
@@ -303,7 +303,7 @@ def test_a_part_of_another_set_is_refused(tmp_path, folder, monkeypatch):
     with pytest.raises(RuntimeError, match="interrupted"):
         prepare_images(f"folder:{folder}", out, workers=1)
     with pytest.raises(UserError, match=r"holds a part of folder:.* at its own size; choose another place"):
-        prepare_images(f"folder:{folder}", out, ImageConfig(image_size=4), workers=1)
+        prepare_images(f"folder:{folder}", out, ImageOptions(image_size=4), workers=1)
 
 
 def test_damage_is_found(tmp_path, folder):

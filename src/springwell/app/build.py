@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from springwell.app.config import Config, from_dict, to_dict
-from springwell.data.source import DataSource, ImageOptions, open_data
+from springwell.data.options import ImageOptions
+from springwell.data.source import DataSource, open_data
 from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ScaledEnergy
 from springwell.energy.base import EnergyFunction
 from springwell.errors import UserError
+from springwell.evaluation.points import Measurable, must_dequantise
 from springwell.level import LevelSampler
 from springwell.model import Model
 from springwell.objectives import DSM, Marginal, Objective, Recovery
@@ -34,7 +37,8 @@ def build_schedule(config: Config) -> NoiseSchedule:
     if c.schedule == "linear":
         return NoiseSchedule.linear(c.num_levels, top_spring=c.top_spring, **extra)
     if c.schedule == "log-snr":
-        return NoiseSchedule.log_snr(c.num_levels, *c.log_snr, top_spring=c.top_spring, **extra)
+        high, low = c.log_snr
+        return NoiseSchedule.log_snr(c.num_levels, high, low, top_spring=c.top_spring, **extra)
     if c.schedule == "marginal":
         return NoiseSchedule.marginal(**extra)
     return NoiseSchedule.from_sigmas(c.sigmas, top_spring=c.top_spring, **extra)
@@ -166,6 +170,14 @@ def config_of(model: Model) -> Config:
     if "config" not in model.metadata:
         raise UserError("model: was not trained from a configuration; give its data and settings yourself")
     return from_dict(model.metadata["config"])
+
+
+def measurable_data(model: Model, reporter: Reporter | None = None) -> Measurable:
+    """The data that a model was trained on, not augmented, and dequantised if they would have no density otherwise."""
+    images = config_of(model).images
+    images = replace(images, flip=False, dequantise=images.dequantise or must_dequantise(model))
+    data = open_model_data(model, images, reporter)
+    return Measurable(data, images.dequantise and data.cell > 0)
 
 
 def open_model_data(model: Model, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource:

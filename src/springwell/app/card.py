@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from springwell.app.build import config_of
 from springwell.app.config import Config, difference
 from springwell.app.presets import PRESETS
 from springwell.evaluation.metrics import metric_lines
@@ -45,8 +46,8 @@ def card(model: Model, name: str | None = None, evaluation: dict[str, Any] | Non
         evaluation: What ``springwell evaluate`` measured.
         notes: What was found and tried, in Markdown.
     """
-    config = model.config
-    parameters = sum(p.numel() for p in model.energy.parameters())
+    config = config_of(model)
+    parameters = sum(tensor.numel() for name, tensor in model.tensors().items() if name.startswith("energy."))
     sampler = config.sampler
     chains = f"K = {sampler.num_steps} steps of {sampler.kernel}" if sampler.num_steps else "no chains (K = 0)"
     lines = [

@@ -17,14 +17,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from springwell.data.options import ImageOptions
 from springwell.errors import UserError
+from springwell.training.options import TrainingOptions
 
 STEPS_PER_JUMP = 5
 
 T = TypeVar("T")
-# More iterations than anybody has; streams of noise are numbered beyond it.
-Count = Annotated[int, Meta(ge=1, le=10**9)]
-CountOrZero = Annotated[int, Meta(ge=0, le=10**9)]
 Levels = Annotated[int, Meta(ge=1, le=100_000)]
 Steps = Annotated[int, Meta(ge=0, le=100_000)]
 Proposals = Annotated[int, Meta(ge=0, le=1000)]
@@ -99,8 +98,6 @@ class MarginalConfig(_Schedule):
 class _Network:
     network: str = ""
     """The kind of network: mlp for vectors, resnet or unet for images."""
-    width: Size = 128
-    """Hidden units per layer; for images, channels of the first level."""
     base_precision: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
     """Precision of the Gaussian base term -precision |y|^2 / 2 added to f. It keeps f integrable."""
     output_scale: Literal["step", "learned", "variance", "none"] = "learned"
@@ -114,6 +111,8 @@ class MLPConfig(_Network):
     """The energy network f(y, t): Fourier features and a residual multilayer perceptron, for vectors of any dimension."""
 
     network: Literal["mlp"] = "mlp"
+    width: Size = 128
+    """Hidden units per layer."""
     depth: Annotated[int, Meta(ge=1, le=1000)] = 2
     """Number of hidden layers."""
     num_features: Size = 64
@@ -124,6 +123,8 @@ class MLPConfig(_Network):
 
 @dataclass(frozen=True)
 class _ImageNetwork(_Network):
+    width: Size = 128
+    """Channels of the first level."""
     multipliers: Annotated[tuple[Annotated[int, Meta(ge=1, le=100)], ...], Meta(min_length=1)] = (1, 2, 2, 2)
     """Channels of each level, as multiples of the width. The image is halved between levels."""
     num_blocks: Annotated[int, Meta(ge=1, le=100)] = 2
@@ -148,6 +149,13 @@ class UNetConfig(_ImageNetwork):
     network: Literal["unet"] = "unet"
     dense_units: Annotated[int, Meta(ge=0, le=100_000)] = 0
     """Units of a map from every position of the lowest level to every other. 0: none."""
+
+
+@dataclass(frozen=True)
+class OwnConfig(_Network):
+    """The energy network f(y, t): a module of the caller's own, which only Python can give."""
+
+    network: Literal["own"] = "own"
 
 
 @dataclass(frozen=True)
@@ -227,72 +235,6 @@ class HMCConfig(_Chains):
     noise_scale: ClassVar[float] = 1.0
 
 
-@dataclass(frozen=True)
-class TrainingConfig:
-    """Optimisation."""
-
-    iterations: Count = 2500
-    """Optimiser steps."""
-    batch: Annotated[int, Meta(ge=1, le=10_000_000)] = 512
-    """Samples per step, over all processes together."""
-    lr: Annotated[float, Meta(gt=0, le=1)] = 1e-2
-    """Learning rate of Adam after warm-up."""
-    lr_decay: Literal["constant", "cosine"] = "cosine"
-    """Learning rate after warm-up: constant, or falling to 0 along a half cosine."""
-    beta1: Share = 0.9
-    """Adam's beta_1."""
-    beta2: Share = 0.99
-    """Adam's beta_2."""
-    warmup: CountOrZero = 100
-    """Iterations over which the learning rate rises from 0."""
-    clip: Annotated[float, Meta(gt=0, le=1e9)] | None = 20.0
-    """Clip the gradient's norm at this value. None: do not clip."""
-    weight_decay: Annotated[float, Meta(ge=0)] = 0.0
-    """Share of every matrix and filter that is taken off per step, times the learning rate. It steadies a unet, which has no
-    spectral norms."""
-    ema: Share = 0.995
-    """Decay of the exponential moving average of the weights, which is the model that is sampled and measured."""
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    """Everything random follows from it."""
-    log_every: Count = 50
-    """Iterations between lines of metrics.jsonl."""
-    checkpoint_every: Count = 500
-    """Iterations between checkpoints."""
-    preview_every: CountOrZero = 1000
-    """Iterations between preview pictures. 0: none."""
-    fid_every: CountOrZero = 0
-    """Iterations between measurements of the FID, of images; they go to fid.jsonl. 0: none."""
-    fid_samples: Annotated[int, Meta(ge=20, le=1_000_000)] = 2500
-    """Samples for each of them, the paper's number: too few for a FID to be quoted, enough for a curve."""
-    keep: Count = 2
-    """Number of checkpoints kept."""
-    on_divergence: Literal["stop", "rollback"] = "rollback"
-    """What to do when training diverges. rollback: return to the last good checkpoint, halve the learning rate and draw other
-    noise, three times at most; stop: stop at once. Checkpoints are never overwritten by a diverged state."""
-    accumulate: Count = 1
-    """Parts into which a batch is divided to save memory; gradients are summed before each optimiser step."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Of the network's convolutions and products. The energy head, springs and log-densities are always float32."""
-    compile: bool = False
-    """Compile the network with torch.compile."""
-    tensorboard: bool = False
-    """Also write TensorBoard events (needs the tensorboard extra)."""
-
-
-@dataclass(frozen=True)
-class ImageConfig:
-    """How images are read."""
-
-    image_size: Annotated[int, Meta(ge=1, le=4096)] | None = None
-    """Crop to a square and resize to this size. Default: what the data set is published with (64 for celeba and lsun)."""
-    flip: bool = False
-    """Mirror every training image with probability 1/2."""
-    dequantise: bool = False
-    """Spread every grey value evenly over its cell (1/256 of the range; 1/17 for digits), so that images have a density."""
-    data_root: str | None = None
-    """Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data."""
-
-
 SECTIONS: dict[str, dict[str, type]] = {
     "schedule": {
         "t6": T6Config,
@@ -301,10 +243,10 @@ SECTIONS: dict[str, dict[str, type]] = {
         "sigmas": SigmasConfig,
         "marginal": MarginalConfig,
     },
-    "network": {"mlp": MLPConfig, "resnet": ResNetConfig, "unet": UNetConfig},
+    "network": {"mlp": MLPConfig, "resnet": ResNetConfig, "unet": UNetConfig, "own": OwnConfig},
     "sampler": {"none": GuessConfig, "langevin": LangevinConfig, "mala": MALAConfig, "hmc": HMCConfig},
-    "training": {"": TrainingConfig},
-    "images": {"": ImageConfig},
+    "training": {"": TrainingOptions},
+    "images": {"": ImageOptions},
 }
 # The field that names a section's kind.
 KIND_FIELDS = {"schedule": "schedule", "network": "network", "sampler": "kernel"}
@@ -324,10 +266,10 @@ class Config(_Task):
     """Everything that defines a run."""
 
     schedule: T6Config | LinearConfig | LogSNRConfig | SigmasConfig | MarginalConfig = field(default_factory=SigmasConfig)
-    network: MLPConfig | ResNetConfig | UNetConfig = field(default_factory=MLPConfig)
+    network: MLPConfig | ResNetConfig | UNetConfig | OwnConfig = field(default_factory=MLPConfig)
     sampler: GuessConfig | LangevinConfig | MALAConfig | HMCConfig = field(default_factory=MALAConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    images: ImageConfig = field(default_factory=ImageConfig)
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+    images: ImageOptions = field(default_factory=ImageOptions)
 
     def validate(self) -> None:
         """Raises UserError for the first value that cannot work."""
@@ -369,14 +311,14 @@ class Config(_Task):
 
 
 def _check_training(config: Config) -> None:
-    training, vectors, width = config.training, config.network.network == "mlp", config.network.width
+    training, vectors, width = config.training, config.network.network == "mlp", getattr(config.network, "width", 4)
     if not vectors and (width < 4 or width % 2):
         raise UserError(f"width={width}: the level embedding needs an even number; use at least 4")
     if training.weight_decay >= 1 / training.lr:
         raise UserError(f"weight_decay={training.weight_decay}: out of range; use a value from 0 to 1 / lr")
     if training.accumulate > training.batch:
         raise UserError(f"accumulate={training.accumulate}: out of range; use 1 ... the batch, {training.batch}")
-    if vectors and config.images != ImageConfig():
+    if vectors and config.images != ImageOptions():
         raise UserError(f"network='mlp': takes vectors, but the config says how images are read ({config.images})")
     if vectors and training.fid_every:
         raise UserError(f"fid_every={training.fid_every}: for images; leave it out")

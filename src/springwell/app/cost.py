@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from springwell.app.build import build_energy, build_schedule
 from springwell.app.config import Config
-from springwell.conditional import gradient
 from springwell.devices import kept_tensors
 from springwell.energy import ScaledEnergy, at_level
-from springwell.model import build_energy, build_schedule
+from springwell.samplers import gradient
 
 _KNOWN_SHAPES = {"digits": (1, 8), "mnist": (1, 28), "fashion-mnist": (1, 28), "cifar10": (3, 32), "celeba": (3, 64)}
 

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.app.config import ImageConfig
 from springwell.app.writing import begin_folder
 from springwell.data import collect
 from springwell.data.decode import Container, Rule, UnreadableError, decode, header_size
 from springwell.data.formats import UnusableDataError, first_line
+from springwell.data.options import ImageOptions
 from springwell.errors import InterruptionError, UserError
 from springwell.evaluation.sources import FEWEST, open_source
 from springwell.model import Model
@@ -139,7 +139,7 @@ def read_images(
         if not path.exists():
             raise UserError(f"{source}: no such file; give an image, a folder, or a data set and its split as in mnist@test")
         return [Image(path.stem, 0, read_image(path, shape, resize))]
-    config = ImageConfig(image_size=shape[1] if resize else None)
+    config = ImageOptions(image_size=shape[1] if resize else None)
     try:
         images = open_source(source, max(limit or FEWEST, FEWEST), config, reporter)
     except UserError:

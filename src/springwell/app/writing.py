@@ -25,6 +25,7 @@ from springwell.data import pictures
 from springwell.devices import gathered, rank_and_world
 from springwell.errors import InterruptionError, UserError
 from springwell.generate import Sample
+from springwell.level import LevelSampler
 from springwell.model import Model
 from springwell.progress import Reporter
 from springwell.schedule import spread_levels
@@ -62,6 +63,11 @@ class Drawing:
     steps: int | None = None
     noise_scale: float | None = None
 
+    @property
+    def sampler(self) -> LevelSampler:
+        """How every level is drawn."""
+        return self.model.level_sampler(self.steps, self.noise_scale)
+
     def batches(self, num: int, start: int = 0, levels: dict[int, Tensor] | None = None) -> Iterator[tuple[int, Tensor]]:
         """Yields the index of each batch's first sample and the batch; fills ``levels`` (t -> ``[num, ...]``) on the way.
 
@@ -82,7 +88,7 @@ class Drawing:
                 levels[sample.t][first : first + len(sample.x)] = sample.x.cpu()
 
         with self.reporter.bar("sampling (levels x samples)", num * height, done) as bar:
-            for x in self.model.sample_batches(num, self.seed, self.batch, self.steps, self.noise_scale, start, watch):
+            for x in self.model.sample_batches(num, self.seed, self.batch, start, self.sampler, watch):
                 yield first, x.cpu()
                 first += len(x)
 
@@ -95,7 +101,7 @@ class Drawing:
                 mine, stop = first + batch * rank, min(first + batch * (rank + 1), num)
                 x = torch.zeros(batch, *model.event_shape, device=model.device)
                 if mine < stop:
-                    parts = model.sample_batches(stop, self.seed, batch, self.steps, self.noise_scale, mine)
+                    parts = model.sample_batches(stop, self.seed, batch, mine, self.sampler)
                     x[: stop - mine] = torch.cat(list(parts))
                 end = min(first + batch * world, num)
                 # Only the last part of all is not full, so what is too much is at the end.
@@ -175,13 +181,11 @@ def _write_folder(drawing: Drawing, num: int, out: Path) -> dict[str, Any]:
 
 def _begin_folder(drawing: Drawing, num: int, out: Path) -> int:
     """Makes the folder, or checks that it holds samples of the same kind; returns how many there are already."""
-    model, sampler = drawing.model, drawing.model.config.sampler
     record = {
         "run": drawing.name,
-        "iteration": model.iteration,
+        "iteration": drawing.model.iteration,
         "seed": drawing.seed,
-        "steps": model.config.effective_sample_steps if drawing.steps is None else drawing.steps,
-        "noise_scale": sampler.noise_scale if drawing.noise_scale is None else drawing.noise_scale,
+        "sampler": drawing.sampler.description(),
     }
     begin_folder(out, RECORD, record, "sample")
     start = next((i for i in range(num) if not (out / f"{i:06d}.png").exists()), num)

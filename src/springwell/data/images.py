@@ -31,10 +31,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.app.config import ImageConfig
 from springwell.data import collect, formats
 from springwell.data.decode import resize_rows
 from springwell.data.formats import Arrays, UnusableDataError
+from springwell.data.options import ImageOptions
 from springwell.data.prepare import Request, is_prepared, open_prepared, prepare, with_shape
 from springwell.data.source import IMAGE_CHOICES, DataSource
 from springwell.devices import free_memory
@@ -47,7 +47,7 @@ _MNIST = ("MNIST/raw", "mnist", ".")
 _FASHION = ("FashionMNIST/raw", "fashion-mnist", "fashion")
 
 
-def open_images(spec: str, images: ImageConfig | None = None, reporter: Reporter | None = None) -> DataSource | None:
+def open_images(spec: str, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource | None:
     """The image set that ``--data spec`` names; None if it names none.
 
     Args:
@@ -55,13 +55,13 @@ def open_images(spec: str, images: ImageConfig | None = None, reporter: Reporter
         images: How to read it. Default: as published, not augmented.
         reporter: Is told of long work.
     """
-    images, reporter = images or ImageConfig(), reporter or Silent()
+    images, reporter = images or ImageOptions(), reporter or Silent()
     with _named(spec):
         arrays = open_arrays(spec, images, reporter)
     return None if arrays is None else image_source(arrays, images)
 
 
-def open_arrays(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays | None:
+def open_arrays(spec: str, images: ImageOptions, reporter: Reporter) -> Arrays | None:
     """The bytes of an image set, in its order; None if ``spec`` names none. Raises UnusableDataError."""
     if (path := _prepared_path(spec)) is not None:
         arrays, record = open_prepared(path)
@@ -76,7 +76,7 @@ def open_arrays(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays | 
 
 
 def prepare_images(
-    spec: str, out: Path, images: ImageConfig | None = None, workers: int | None = None, reporter: Reporter | None = None
+    spec: str, out: Path, images: ImageOptions | None = None, workers: int | None = None, reporter: Reporter | None = None
 ) -> dict[str, Any]:
     """Writes the image set ``spec`` to the folder ``out``, to be used as ``prepared:OUT``, and returns its record.
 
@@ -87,7 +87,7 @@ def prepare_images(
         workers: Number of processes that decode. Default: one per available core.
         reporter: Is told of progress.
     """
-    images, reporter = images or ImageConfig(), reporter or Silent()
+    images, reporter = images or ImageOptions(), reporter or Silent()
     with _named(spec):
         if _prepared_path(spec) is not None:
             raise UnusableDataError("is prepared already")
@@ -112,7 +112,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _root(images: ImageConfig) -> Path:
+def _root(images: ImageOptions) -> Path:
     return Path(images.data_root or os.environ.get("SPRINGWELL_DATA") or "~/data").expanduser()
 
 
@@ -133,12 +133,12 @@ def _is_encoded(spec: str) -> bool:
     return spec == "celeba" or spec.startswith(("lsun/", "folder:", "zip:", "hf:"))
 
 
-def _size(spec: str, images: ImageConfig) -> int | None:
+def _size(spec: str, images: ImageOptions) -> int | None:
     """Side of the images; None: as they are."""
     return images.image_size or (64 if spec == "celeba" or spec.startswith("lsun/") else None)
 
 
-def _find(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays | collect.Encoded | None:
+def _find(spec: str, images: ImageOptions, reporter: Reporter) -> Arrays | collect.Encoded | None:
     root, size = _root(images), _size(spec, images)
     if spec.startswith("folder:"):
         return collect.folder(_path(spec), size)
@@ -166,7 +166,7 @@ def _find(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays | collec
     return arrays if resized.train.shape == arrays.train.shape else resized
 
 
-def image_shape(spec: str, images: ImageConfig) -> tuple[int, ...] | None:
+def image_shape(spec: str, images: ImageOptions) -> tuple[int, ...] | None:
     """Shape of one image of ``--data spec``; of sets that have to be decoded, only one is. None if it names no images."""
     try:
         if (path := _prepared_path(spec)) is not None:
@@ -179,7 +179,7 @@ def image_shape(spec: str, images: ImageConfig) -> tuple[int, ...] | None:
         raise UserError(f"--data {spec}: {error}") from None
 
 
-def _from_cache(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays:
+def _from_cache(spec: str, images: ImageOptions, reporter: Reporter) -> Arrays:
     """The set as it was prepared at its first use, or now."""
     root, size = _root(images), _size(spec, images)
     local = spec.startswith(("folder:", "zip:"))
@@ -202,7 +202,7 @@ def _from_cache(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays:
     return open_prepared(out)[0]
 
 
-def image_source(arrays: Arrays, images: ImageConfig) -> DataSource:
+def image_source(arrays: Arrays, images: ImageOptions) -> DataSource:
     """Batches of the rows of ``arrays``."""
     event_shape = tuple(arrays.train.shape[1:])
     test, cell = _Rows(arrays.test), 255 / (arrays.num_values - 1)

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.app.config import ImageConfig
 from springwell.data.formats import UnusableDataError, load_npy
+from springwell.data.options import ImageOptions
 from springwell.data.toy import TOY_DATA, ToyData, toy_data
 from springwell.errors import UserError
 from springwell.noise import Noise
@@ -54,8 +54,8 @@ class DataSource:
     rows: np.ndarray | None = None
 
 
-def open_data(spec: str, images: ImageConfig | None = None, reporter: Reporter | None = None) -> DataSource:
-    """The data set that ``--data spec`` names.
+def open_data(spec: str, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource:
+    """The data set that ``spec`` names.
 
     Args:
         spec: A name, or KIND:PATH.
@@ -71,7 +71,7 @@ def open_data(spec: str, images: ImageConfig | None = None, reporter: Reporter |
 
     if (source := open_images(spec, images, reporter)) is not None:
         return source
-    raise UserError(f"--data '{spec}': unknown; choose {', '.join(TOY_DATA)}, {IMAGE_CHOICES}, or npy:PATH for vectors [N, D]")
+    raise UserError(f"data={spec!r}: unknown; choose {', '.join(TOY_DATA)}, {IMAGE_CHOICES}, or npy:PATH for vectors [N, D]")
 
 
 def _vectors(path: Path) -> DataSource:
@@ -79,36 +79,16 @@ def _vectors(path: Path) -> DataSource:
         array = load_npy(path)
     except UnusableDataError as error:
         advice = "" if str(error) == "no such file" else "; write it with numpy.save"
-        raise UserError(f"--data npy:{path}: {error}{advice}") from None
+        raise UserError(f"data='npy:{path}': {error}{advice}") from None
     if array.ndim != 2 or array.shape[0] < 20 or array.shape[1] < 1 or array.dtype.kind not in "fiu":
         found = f"{array.dtype} {list(array.shape)}"
-        raise UserError(f"--data npy:{path}: found {found}; needs numbers of shape [N, D], N >= 20, D >= 1")
-    if bad := int((~np.isfinite(array)).any(1).sum()):
-        first = int(np.flatnonzero((~np.isfinite(array)).any(1))[0])
-        raise UserError(f"--data npy:{path}: {bad} of {len(array)} rows are not finite (first: row {first}); remove them")
-    rows = torch.from_numpy(np.array(array, np.float64, order="C"))
-    shift, scale = rows.mean(0), rows.std(0)
-    if not bool((scale > 0).all()):
-        raise UserError(f"--data npy:{path}: column {int((scale == 0).nonzero()[0])} is constant; drop it")
-    usable = (scale > 1e-30) & (scale < 1e30) & (shift.abs() < 1e5 * scale)
-    if not bool(usable.all()):
-        i = int((~usable).nonzero()[0])
-        numbers = f"mean {float(shift[i]):.3g}, spread {float(scale[i]):.3g}"
-        raise UserError(f"--data npy:{path}: column {i} has {numbers}, which float32 cannot hold; centre and scale it")
-    rows = ((rows - shift) / scale).float()
-    last = torch.arange(len(rows)) % 10 == 9
-    train, held = rows[~last], rows[last]
-    return DataSource(
-        event_shape=(rows.shape[1],),
-        sample=_Rows(train),
-        held_out=lambda noise: held[: len(noise)].to(noise.device),
-        shift=shift.float(),
-        scale=scale.float(),
-        num_held_out=len(held),
-    )
+        raise UserError(f"data='npy:{path}': found {found}; needs numbers of shape [N, D], N >= 20, D >= 1")
+    from springwell.data.arrays import vector_source
+
+    return vector_source(array, f"data='npy:{path}'")
 
 
-class _Rows:
+class Rows:
     """Draws rows uniformly, with replacement."""
 
     def __init__(self, rows: Tensor):

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.app.config import ImageConfig
 from springwell.data import collect, formats
 from springwell.data.decode import Container, Rule, UnreadableError, decode, resize_rows
 from springwell.data.formats import UnusableDataError
 from springwell.data.images import open_arrays
+from springwell.data.options import ImageOptions
 from springwell.data.pictures import to_bytes
 from springwell.data.prepare import is_prepared
 from springwell.data.source import IMAGE_CHOICES
@@ -67,7 +67,11 @@ class Images:
 
 
 def open_source(
-    text: str, num: int | None = None, images: ImageConfig | None = None, reporter: Reporter | None = None, fewest: int = FEWEST
+    text: str,
+    num: int | None = None,
+    images: ImageOptions | None = None,
+    reporter: Reporter | None = None,
+    fewest: int = FEWEST,
 ) -> Images:
     """The first images of a source.
 
@@ -78,7 +82,7 @@ def open_source(
         reporter: Is told of long work, and of images that are left out.
         fewest: Refuse sources with fewer images.
     """
-    images, reporter = images or ImageConfig(), reporter or Silent()
+    images, reporter = images or ImageOptions(), reporter or Silent()
     try:
         found = _open(text, num or MOST, images, reporter)
     except UnusableDataError as error:
@@ -89,7 +93,7 @@ def open_source(
     return found
 
 
-def _open(text: str, num: int, images: ImageConfig, reporter: Reporter) -> Images:
+def _open(text: str, num: int, images: ImageOptions, reporter: Reporter) -> Images:
     spec, at, split = text.rpartition("@")
     if not at or split not in _SPLITS or Path(text).exists():
         spec, split = text, ""

@@ -26,6 +26,7 @@ from springwell.data.pictures import grid, to_bytes
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.inception import Inception
 from springwell.evaluation.quality import quality
+from springwell.evaluation.sources import open_source
 from springwell.evaluation.weights import load_inception
 from springwell.paper.common import coarse_ladder, markdown, resolved, scaled, trained, write
 from springwell.progress import Reporter
@@ -118,7 +119,8 @@ def _run(
             pictures[name] = grid(to_bytes(model.sample(36, seed=config.training.seed)))
         if place.exists():
             return dict(json.loads(place.read_text()))
-        result = quality(model, network, num, config.training.seed, "train", reporter, parts)
+        reference = open_source(f"{config.data}@train", None, config.images, reporter)
+        result = quality(model, reference, network, num, config.training.seed, reporter, parts)
     except DivergenceError as error:
         reporter.warn(f"{folder}: {error}")
         return {"diverged": str(error)}

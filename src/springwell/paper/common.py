@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from springwell.app.api import load, load_folder, train_run
 from springwell.app.config import Config, with_fields
 from springwell.app.plots import save_figure
 from springwell.app.presets import preset
@@ -16,8 +17,7 @@ from springwell.model import Model
 from springwell.progress import Reporter
 from springwell.store import zoo
 from springwell.store.files import write_atomically
-from springwell.store.run import Run, load, load_folder
-from springwell.training.loop import train
+from springwell.store.run import Run
 
 
 def coarse_ladder(data: str) -> Config:
@@ -36,7 +36,7 @@ def scaled(config: Config, seed: int, scale: float) -> Config:
 
 def trained(config: Config, folder: Path, device: str, reporter: Reporter) -> Model:
     """The model of ``config``, trained in ``folder`` unless it is there already."""
-    result = train(config, folder, device, reporter)
+    result = train_run(config, folder, device, reporter)
     if result.status == "interrupted":
         raise InterruptionError(f"interrupted at iteration {result.iteration} of {folder}; run the same command to go on")
     return load(folder)
@@ -52,9 +52,9 @@ def finished(data: str, kinds: tuple[str, ...], runs: Path, device: str) -> dict
     place, found = resolved(device), {}
     for name in [data + kind for kind in kinds]:
         if Run(runs / name).finished:
-            found[name] = load(runs / name, place)
+            found[name] = load(runs / name, device=place)
         elif name in zoo.names():
-            found[name] = load_folder(zoo.folder(name), place)
+            found[name] = load_folder(zoo.folder(name), device=place)
     if not found:
         raise UserError(f"--data {data}: there is no finished run {runs / (data + kinds[-1])}; train it, or use digits")
     return found

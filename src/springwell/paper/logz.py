@@ -15,18 +15,19 @@ from typing import Any
 
 import torch
 
+from springwell.app.build import measurable_data
 from springwell.app.plots import new_figure, ticks
-from springwell.likelihood.bits import evaluation_points, to_bits
+from springwell.evaluation.points import evaluation_points
+from springwell.likelihood.bits import to_bits
 from springwell.likelihood.bracket import Work
 from springwell.likelihood.ratios import Ratios, level_ratios, tune_steps
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.paper.common import finished, markdown, write
 from springwell.progress import Reporter
 
 STEPS = (0, 1, 4)
 NUM_CHAINS = 64
 BATCH = 64
-_STREAM = 2**50
 _COLOURS = ("0.6", "#6b9ac4", "#20456e", "#b5482a")
 
 
@@ -41,7 +42,7 @@ def reproduce(
 ) -> dict[str, Any]:
     ((name, model),) = finished(data, ("-t1k",), runs, device).items()
     num = max(16, round(scale * NUM_CHAINS))
-    points = evaluation_points(model, 10_000, seed=seed)
+    points = evaluation_points(model, measurable_data(model), 10_000, seed=seed)
     nats = float((model.level_f(points.x_0) + points.log_volume).mean())
     dim, levels = math.prod(model.event_shape), model.schedule.num_levels
     # log Z_0 is of y_0; the density of x_0 has it less D log scale_0.
@@ -49,7 +50,7 @@ def reproduce(
     work = Work(out / "runs" / f"logz-{name}-{seed}-{model.fingerprint()[:16]}", reporter=reporter)
     (tuned,) = work.parts(
         "steps",
-        [lambda: {"step_size": tune_steps(model.energy, model.schedule, model.event_shape, seed)}],
+        [lambda: {"step_size": tune_steps(model.energy_function, model.schedule, model.event_shape, seed)}],
         model.device,
     )
     sizes = sorted({max(1, round(num ** (i / 24))) for i in range(25)})
@@ -60,9 +61,9 @@ def reproduce(
 
         def compute(first: int, steps: int) -> dict[str, torch.Tensor]:
             index = torch.arange(first, min(first + BATCH, num), device=model.device)
-            noise = Noise(seed, index, _STREAM + steps)
+            noise = Noise(seed, index, Stream.RATIOS + 2 + steps)
             found = level_ratios(
-                model.energy, model.schedule, model.event_shape, noise, steps, tuned["step_size"], watch=bar.advance
+                model.energy_function, model.schedule, model.event_shape, noise, steps, tuned["step_size"], watch=bar.advance
             )
             return found._asdict()
 

@@ -46,13 +46,13 @@ class ConvertCommand:
 
 
 def data_command(command: DataCommand, context: Context) -> dict[str, Any]:
-    from springwell.app.config import ImageConfig
     from springwell.data import prepare_images
+    from springwell.data.options import ImageOptions
 
     for name, value, most in (("image-size", command.image_size, 4096), ("workers", command.workers, 1024)):
         if value is not None and not 1 <= value <= most:
             raise UserError(f"--{name} {value}: out of range; use 1 ... {most}")
-    images = ImageConfig(image_size=command.image_size, data_root=command.data_root)
+    images = ImageOptions(image_size=command.image_size, data_root=command.data_root)
     record = prepare_images(command.spec, command.out, images, command.workers, context.reporter)
     if not command.common.json:
         counts = f"{record['num_train']} training and {record['num_test']} test images, {record['num_unreadable']} unreadable"

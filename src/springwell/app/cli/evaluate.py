@@ -215,7 +215,7 @@ def known_evaluation(path: Path) -> dict[str, Any]:
 
 
 def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
-    from springwell.app.config import ImageConfig
+    from springwell.data.options import ImageOptions
     from springwell.evaluation.metrics import image_metrics, metric_lines, reference_features, torchmetrics
     from springwell.evaluation.sources import FEWEST, GREY, MOST, open_source
     from springwell.evaluation.weights import load_inception
@@ -229,7 +229,7 @@ def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
         if value is not None and not least <= value <= most:
             raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
     torchmetrics()
-    images = ImageConfig(image_size=command.image_size, data_root=command.data_root)
+    images = ImageOptions(image_size=command.image_size, data_root=command.data_root)
     with context.processes() as processes:
         reporter = context.reporter
         # The first process may have to download weights or to decode images that the others then find.
