@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from springwell.data.pictures import Bytes, grid, save_png, to_bytes
-from springwell.data.toy import log_density
+from springwell.data.toy import TOY_DATA, log_density, toy_data
 from springwell.likelihood.bracket import Bracket
 from springwell.likelihood.quadrature import evaluate, plane_grid
 from springwell.model import Model
