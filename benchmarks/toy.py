@@ -54,7 +54,7 @@ import tyro
 from torch import Tensor, nn
 
 import springwell
-from springwell.app.config import Config, NetworkConfig
+from springwell.app.config import Config, MLPConfig
 from springwell.conditional import Conditional
 from springwell.data import toy_data
 from springwell.energy import FourierMLP, ScaledEnergy
@@ -134,7 +134,7 @@ class SameNetwork(nn.Module):
 
     sigmas: Tensor
 
-    def __init__(self, config: NetworkConfig, sigmas: Tensor):
+    def __init__(self, config: MLPConfig, sigmas: Tensor):
         super().__init__()
         rising = sigmas.flip(0)
         self.register_buffer("sigmas", rising)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.app.config import Config, SamplerConfig, ScheduleConfig
+from springwell.app.config import Config, LogSNRConfig, MALAConfig
 from springwell.data.toy import ToyData, log_density
 from springwell.energy import ScaledEnergy
 from springwell.model import Model, build_schedule, initial_step_size
@@ -70,8 +70,8 @@ def gaussian_model(data: Path, dim: int = 3, num_levels: int = 9) -> Model:
     np.save(data, rng.standard_normal((400, dim)))
     config = Config(
         data=f"npy:{data}",
-        schedule=ScheduleConfig(schedule="log-snr", num_levels=num_levels, log_snr=(4.0, -5.0)),
-        sampler=SamplerConfig(chain_start="denoised", sample_steps=40),
+        schedule=LogSNRConfig(num_levels=num_levels, log_snr=(4.0, -5.0)),
+        sampler=MALAConfig(chain_start="denoised", sample_steps=40),
     )
     schedule = build_schedule(config)
     energy = ScaledEnergy(GaussianNetwork(schedule), schedule, "none")

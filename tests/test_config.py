@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from springwell.app.config import Config, ScheduleConfig, difference, from_dict, to_dict
+from springwell.app.config import Config, GuessConfig, HMCConfig, UNetConfig, difference, flat, from_dict, to_dict, with_fields
 from springwell.app.presets import PRESETS, preset
 from springwell.errors import UserError
 from tests.training.tiny import changed
@@ -18,47 +18,91 @@ def test_presets_are_valid_and_survive_json(name):
 
 
 @pytest.mark.parametrize(
-    ("section", "values", "words"),
+    ("values", "words"),
     [
-        ("schedule", {"num_levels": 0}, "--num-levels 0"),
-        ("schedule", {"sigmas": (0.5, 1.5)}, "--sigmas 1.5"),
-        ("schedule", {"sigmas": ()}, "--sigmas: empty"),
-        ("schedule", {"initial_noise": 1.0}, "--initial-noise 1.0"),
-        ("sampler", {"num_steps": -1}, "--num-steps -1"),
-        ("sampler", {"target_acceptance": 1.5}, "--target-acceptance 1.5"),
-        ("sampler", {"noise_scale": 0.99}, "a Metropolis test needs 1"),
-        ("training", {"batch": 0}, "--batch 0"),
-        ("training", {"lr": 0.0}, "--lr 0.0"),
-        ("training", {"lr": float("nan")}, "--lr nan"),
-        ("training", {"lr": float("inf")}, "--lr inf"),
-        ("training", {"iterations": 0}, "--iterations 0"),
-        ("training", {"ema": 1.0}, "--ema 1.0"),
-        ("training", {"clip": 0.0}, "--clip 0.0"),
-        ("training", {"weight_decay": -0.1}, "--weight-decay -0.1"),
-        ("training", {"weight_decay": 100.0, "lr": 0.01}, "--weight-decay 100.0"),
-        ("training", {"seed": -1}, "--seed -1"),
-        ("network", {"width": 0}, "--width 0"),
-        ("network", {"dense_units": -1}, "--dense-units -1"),
-        ("network", {"bandwidths": (0.0,)}, "--bandwidths 0.0"),
-        ("network", {"base_precision": 1e308}, "--base-precision 1e.308"),
-        ("training", {"precision": "bf16"}, "--precision bf16: for --network resnet"),
-        ("training", {"compile": True}, "--compile: for --network resnet"),
+        ({"schedule": "log-snr", "num_levels": 0}, "num_levels=0: expected int >= 1"),
+        ({"sigmas": (0.5, 1.5)}, "sigmas=(0.5, 1.5): expected float <= 1.0"),
+        ({"sigmas": ()}, "sigmas=(): expected array of length >= 1"),
+        ({"initial_noise": 1.0}, "initial_noise=1.0: expected float < 1.0"),
+        ({"num_steps": -1}, "num_steps=-1: expected int >= 0"),
+        ({"target_acceptance": 1.5}, "target_acceptance=1.5: expected float < 1.0"),
+        ({"noise_scale": 0.99}, "noise_scale: belongs to kernel='langevin'; this config has kernel='mala'"),
+        ({"batch": 0}, "batch=0: expected int >= 1"),
+        ({"lr": 0.0}, "lr=0.0: expected float > 0.0"),
+        ({"lr": float("nan")}, "lr=nan"),
+        ({"lr": float("inf")}, "lr=inf"),
+        ({"iterations": 0}, "iterations=0"),
+        ({"ema": 1.0}, "ema=1.0"),
+        ({"clip": 0.0}, "clip=0.0"),
+        ({"clip": float("inf")}, "clip=inf"),
+        ({"log_snr": (float("inf"), 0.0), "schedule": "log-snr"}, "log_snr=(inf, 0.0)"),
+        ({"weight_decay": -0.1}, "weight_decay=-0.1"),
+        ({"weight_decay": 100.0, "lr": 0.01}, "weight_decay=100.0: out of range"),
+        ({"accumulate": 3, "batch": 2}, "accumulate=3: out of range"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 2**63}, "seed=9223372036854775808"),
+        ({"width": 0}, "width=0"),
+        ({"network": "unet", "dense_units": -1}, "dense_units=-1"),
+        ({"bandwidths": (0.0,)}, "bandwidths=(0.0,)"),
+        ({"base_precision": 1e308}, "base_precision=1e+308"),
+        ({"objective": "nonsense"}, "objective='nonsense': unknown; choose recovery, dsm, marginal"),
+        ({"kernel": "nuts"}, "kernel='nuts': unknown; choose none, langevin, mala, hmc"),
+        ({"widht": 3}, "widht: unknown field; did you mean width?"),
+        ({"multipliers": (1, 2)}, "multipliers: belongs to network='resnet' or network='unet'; this config has network='mlp'"),
+        ({"flip": True}, "network='mlp': takes vectors"),
+        ({"precision": "bf16"}, "precision='bf16': for network='resnet'"),
+        ({"compile": True}, "compile=True: for network='resnet'"),
+        ({"num_steps": 0, "sample_steps": None}, "num_steps=0: leaves no chains"),
+        ({"kernel": "none", "output_scale": "step"}, "output_scale='step': divides by a step size"),
     ],
 )
-def test_values_out_of_range_are_named(section, values, words):
-    with pytest.raises(UserError, match=words):
-        changed(Config(), section, **values).validate()
+def test_values_out_of_range_are_named(values, words):
+    with pytest.raises(UserError) as caught:
+        with_fields(Config(), **values).validate()
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_objectives_that_need_springs_say_so():
-    for objective, steps in (("dsm", 5), ("recovery", 0)):
-        config = changed(
-            Config(objective=objective, schedule=ScheduleConfig(schedule="t6", num_levels=6)), "sampler", num_steps=steps
-        )
+    t6 = with_fields(Config(), schedule="t6")
+    for values in ({"objective": "dsm"}, {"num_steps": 0}, {"kernel": "none"}, {"chain_start": "denoised"}):
         with pytest.raises(UserError, match="needs the spring of every level"):
-            config.validate()
-    with pytest.raises(UserError, match="use --schedule marginal"):
+            with_fields(t6, **values).validate()
+    with pytest.raises(UserError, match="use schedule='marginal'"):
         Config(objective="marginal").validate()
+    with pytest.raises(UserError, match="no normal approximation"):
+        with_fields(Config(), objective="marginal", schedule="marginal", num_steps=0).validate()
+
+
+def test_a_config_carries_the_fields_of_its_recipe_alone():
+    names = {name: set(flat(preset(name))) for name in PRESETS}
+    assert not names["checkerboard"] & {
+        "multipliers",
+        "spectral_norm",
+        "dense_units",
+        "image_size",
+        "num_levels",
+        "noise_scale",
+    }
+    assert not names["mnist"] & {"step_fraction", "num_steps", "target_acceptance", "depth", "sigmas", "spectral_norm"}
+    assert not names["cifar10-t6"] & {"target_acceptance", "num_leapfrog", "log_snr", "top_spring", "dense_units"}
+    assert {"target_acceptance", "num_steps", "step_fraction", "log_snr"} <= names["digits"]
+
+
+def test_another_kind_keeps_what_both_kinds_have():
+    config = with_fields(preset("digits"), network="unet", kernel="hmc", num_leapfrog=3)
+    assert config.network == UNetConfig(width=32, multipliers=(1, 2), num_blocks=1)
+    assert config.sampler == HMCConfig(
+        num_steps=2,
+        sample_steps=6,
+        step_fraction=0.4,
+        chain_start="denoised",
+        denoise=True,
+        num_leapfrog=3,
+        target_acceptance=0.6,
+    )
+    # The start "data" is of chains; a guess has its own two.
+    assert with_fields(Config(), kernel="none").sampler == GuessConfig()
 
 
 @pytest.mark.parametrize(
@@ -73,11 +117,23 @@ def test_objectives_that_need_springs_say_so():
         {"schedule": {"log_snr": [1, 2, 3]}},
         {"schedule": {"schedule": "t7"}},
         {"training": 3},
+        {"network": {"network": "mlp", "multipliers": [1, 2]}},
+        {"network": {"network": ["mlp"]}},
+        {"network": {}},
+        {"training": {"iterations": 10**400}},
     ],
 )
 def test_saved_configs_are_checked(values):
-    with pytest.raises(UserError, match=r"^x"):
+    with pytest.raises(UserError, match=r"^x: .*") as caught:
         from_dict(values, "x")
+    assert "\n" not in str(caught.value)
+
+
+def test_saved_configs_say_where():
+    with pytest.raises(UserError, match=r"^config.json: training.lr='high': expected float, got str$"):
+        from_dict({"training": {"lr": "high"}}, "config.json")
+    with pytest.raises(UserError, match=r"^config.json: training.iteratons: unknown field; did you mean iterations\?$"):
+        from_dict({"training": {"iteratons": 3}}, "config.json")
 
 
 def test_difference_names_fields():
@@ -109,7 +165,8 @@ def test_gradient_evaluations_are_what_an_iteration_does():
             y = torch.zeros(3, 2)
             chains = Chains(make_kernel(kernel, 3), steps, torch.ones(2), jumps)
             objectives.recovery(energy, energy, schedule, chains, torch.ones(2), t, y, y, Noise(0, torch.arange(3)))
-            config = changed(Config(), "sampler", kernel=kernel, num_leapfrog=3, num_steps=steps, jump_proposals=jumps)
+            leapfrog = {"num_leapfrog": 3} if kernel == "hmc" else {}
+            config = with_fields(Config(), kernel=kernel, num_steps=steps, jump_proposals=jumps, **leapfrog)
             # The loss's one pass has the positives and the negatives; it counts as one evaluation.
             assert sum(rows) // 3 - 1 == config.gradient_evaluations()
 
@@ -117,11 +174,11 @@ def test_gradient_evaluations_are_what_an_iteration_does():
 @pytest.mark.parametrize(
     ("name", "section", "values", "words"),
     [
-        ("digits", "network", {"width": 5}, "--width 5: the level embedding needs an even number"),
-        ("digits", "schedule", {"schedule": "t6"}, "--chain-start denoised: needs the spring of every level"),
-        ("cifar10-t1k-dsm", "training", {"compile": True}, "--compile"),
-        ("digits", "network", {"multipliers": ()}, "--multipliers: empty"),
-        ("digits", "images", {"image_size": 0}, "--image-size 0"),
+        ("digits", "network", {"width": 5}, "width=5: the level embedding needs an even number"),
+        ("digits", "schedule", {"schedule": "t6"}, "chain_start='denoised': needs the spring of every level"),
+        ("cifar10-t1k-dsm", "training", {"compile": True}, "compile=True"),
+        ("digits", "network", {"multipliers": ()}, "multipliers=(): expected array of length >= 1"),
+        ("digits", "images", {"image_size": 0}, "image_size=0"),
     ],
 )
 def test_values_that_images_cannot_have(name, section, values, words):

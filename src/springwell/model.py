@@ -88,9 +88,10 @@ def build_energy(config: Config, schedule: NoiseSchedule, event_shape: tuple[int
 
 def initial_step_size(config: Config, schedule: NoiseSchedule) -> Tensor:
     """``[T]``, float32."""
-    if config.sampler.step_size == "authors":
+    fraction = config.sampler.step_fraction
+    if fraction is None:
         return schedule.langevin_step.float()
-    return (config.sampler.step_fraction * schedule.sigma[1:]).float()
+    return (fraction * schedule.sigma[1:]).float()
 
 
 def model_tensors(energy: torch.nn.Module, step_size: Tensor, shift: Tensor, scale: Tensor) -> dict[str, Tensor]:
@@ -221,7 +222,7 @@ class Model(ModelHubMixin, library_name="springwell", license="mit", tags=["ener
         if noise_scale != 1 and sampler.kernel != "langevin":
             raise UserError(f"noise scale {noise_scale}: a Metropolis test needs 1; this model is sampled by {sampler.kernel}")
         jumps, denoised = self.config.effective_sample_jumps, sampler.chain_start == "denoised"
-        kernel = make_kernel(sampler.kernel, sampler.num_leapfrog)
+        kernel = make_kernel("mala" if sampler.kernel == "none" else sampler.kernel, sampler.num_leapfrog)
         return Chains(kernel, num_steps, self.step_size, jumps, noise_scale, denoised)
 
     def automatic_batch(self) -> int:

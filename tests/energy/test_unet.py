@@ -1,12 +1,11 @@
 """The U-Net energy: where it starts, how it grows, and what it shares with the ResNet."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 import springwell as sw
 from springwell import NoiseSchedule, UserError
+from springwell.app.config import with_fields
 from springwell.app.presets import preset
 from springwell.conditional import gradient
 from springwell.energy import EnergyUNet, ScaledEnergy, at_level
@@ -120,12 +119,8 @@ def test_log_density_of_noisy_data_is_an_inner_product_with_the_denoised():
 
 
 def test_trains_and_comes_back(tmp_path):
-    base = preset("digits")
-    config = replace(
-        base,
-        network=replace(base.network, network="unet", width=8, dense_units=4),
-        training=replace(base.training, iterations=3, batch=8, preview_every=0),
-    )
+    options = {"network": "unet", "width": 8, "dense_units": 4, "iterations": 3, "batch": 8, "preview_every": 0}
+    config = with_fields(preset("digits"), **options)
     sw.train(config, tmp_path / "run", device="cpu")
     model = sw.load(tmp_path / "run")
     assert type(model.energy.network) is EnergyUNet

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from springwell.app.config import ScheduleConfig
+from springwell.app.config import LinearConfig, LogSNRConfig, MarginalConfig, T6Config
 from springwell.data import toy_data
 from springwell.errors import DivergenceError, UserError
 from springwell.model import build_energy, build_schedule
@@ -269,15 +269,15 @@ def test_a_directory_of_something_else_is_refused(tmp_path):
     [
         (
             "recovery",
-            ScheduleConfig(schedule="t6", num_levels=6),
-            {"kernel": "langevin", "step_size": "authors", **PAPER},
+            T6Config(),
+            {"kernel": "langevin", "step_fraction": None, **PAPER},
             1e-3,
         ),
-        ("recovery", ScheduleConfig(schedule="log-snr", num_levels=5), {"num_steps": 6, **PAPER}, 1e-3),
-        ("dsm", ScheduleConfig(schedule="linear", num_levels=20), {}, 5e-3),
+        ("recovery", LogSNRConfig(num_levels=5), {"num_steps": 6, **PAPER}, 1e-3),
+        ("dsm", LinearConfig(num_levels=20), {}, 5e-3),
         (
             "marginal",
-            ScheduleConfig(schedule="marginal", initial_noise=0.1),
+            MarginalConfig(initial_noise=0.1),
             {"kernel": "langevin", "step_fraction": 0.1, **PAPER},
             1e-3,
         ),
@@ -306,7 +306,7 @@ def test_normal_approximation_negatives_have_their_law(tmp_path):
     Where sigma is below 0.1 the drift adds less than 1 % to that.
     """
     config = changed(tiny(iterations=60, batch=200, lr=1e-3, log_every=60), "sampler", num_steps=0)
-    config = replace(config, schedule=ScheduleConfig(schedule="linear", num_levels=200))
+    config = replace(config, schedule=LinearConfig(num_levels=200))
     train(config, tmp_path / "run", "cpu")
     (line,) = Run(tmp_path / "run").read_metrics()
     small = (load(tmp_path / "run").schedule.sigma[1:] < 0.1).tolist()

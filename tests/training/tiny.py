@@ -1,8 +1,6 @@
 """A config that trains in a second."""
 
-from dataclasses import replace
-
-from springwell.app.config import Config
+from springwell.app.config import SECTIONS, Config, with_fields
 from springwell.app.presets import preset
 
 
@@ -17,13 +15,11 @@ def tiny(**training):
         "preview_every": 0,
         **training,
     }
-    return replace(
-        config,
-        network=replace(config.network, width=16, num_features=16),
-        sampler=replace(config.sampler, num_steps=3, jump_proposals=2, sample_steps=10, sample_jump_proposals=4),
-        training=replace(config.training, **values),
-    )
+    chains = {"num_steps": 3, "jump_proposals": 2, "sample_steps": 10, "sample_jump_proposals": 4}
+    return with_fields(config, width=16, num_features=16, **chains, **values)
 
 
 def changed(config: Config, section: str, **values) -> Config:
-    return replace(config, **{section: replace(getattr(config, section), **values)})
+    """``config`` with other values of ``section``."""
+    assert section in SECTIONS
+    return with_fields(config, **values)

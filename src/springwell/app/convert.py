@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from springwell.app.config import with_fields
 from springwell.app.presets import preset
 from springwell.energy import EnergyResNet
 from springwell.errors import UserError
@@ -82,8 +82,7 @@ def official_model(arrays: dict[str, Any], iteration: int = 0, name: str | None 
     width = arrays["conv_in.W"].shape[-1]
     multipliers = tuple(arrays[f"level{i}.block0.conv1.W"].shape[-1] // width for i in range(levels))
     num_blocks = sum(key.startswith("level0.") and key.endswith(".conv1.W") for key in arrays)
-    sizes = {"width": width, "multipliers": multipliers, "num_blocks": num_blocks}
-    config = replace(base, network=replace(base.network, **sizes))
+    config = with_fields(base, width=width, multipliers=multipliers, num_blocks=num_blocks)
     shape = (arrays["conv_in.W"].shape[2], *[config.images.image_size or 32] * 2)
     schedule = build_schedule(config)
     energy = build_energy(config, schedule, shape)

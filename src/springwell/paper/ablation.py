@@ -16,11 +16,10 @@ import itertools
 import json
 import shutil
 import statistics
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from springwell.app.config import Config
+from springwell.app.config import Config, with_fields
 from springwell.app.plots import new_figure
 from springwell.app.presets import preset
 from springwell.data.pictures import grid, to_bytes
@@ -51,13 +50,12 @@ STUDENT = 4.303
 def configs(data: str, budget: float) -> dict[str, Config]:
     """The rows of the table, each with as many iterations as the budget allows."""
     t6 = preset(f"{data}-t6")
-    t1k = preset("digits-t1k") if data == "digits" else replace(preset("fashion-mnist-t1k"), data=data)
-    marginal = replace(t6, objective="marginal", schedule=replace(t6.schedule, schedule="marginal"))
+    t1k = preset("digits-t1k") if data == "digits" else with_fields(preset("fashion-mnist-t1k"), data=data)
     rows = {
-        "T = 1, K = 180": replace(marginal, sampler=replace(t6.sampler, num_steps=180)),
+        "T = 1, K = 180": with_fields(t6, objective="marginal", schedule="marginal", num_steps=180),
         "T = 1000, K = 0": t1k,
-        "T = 1000, DSM": replace(t1k, objective="dsm"),
-        **{f"T = 6, K = {k}": replace(t6, sampler=replace(t6.sampler, num_steps=k)) for k in (10, 30, 50)},
+        "T = 1000, DSM": with_fields(t1k, objective="dsm"),
+        **{f"T = 6, K = {k}": with_fields(t6, num_steps=k) for k in (10, 30, 50)},
         "ladder": coarse_ladder(data),
     }
     return {name: _spending(config, budget) for name, config in rows.items()}
@@ -65,9 +63,7 @@ def configs(data: str, budget: float) -> dict[str, Config]:
 
 def _spending(config: Config, budget: float) -> Config:
     iterations = max(1, round(budget / (config.gradient_evaluations() * config.training.batch)))
-    return replace(
-        config, training=replace(config.training, iterations=iterations), images=replace(config.images, dequantise=False)
-    )
+    return with_fields(config, iterations=iterations, dequantise=False)
 
 
 def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "digits") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from springwell.app.config import Config
+from springwell.app.config import Config, with_fields
 from springwell.app.plots import save_figure
 from springwell.app.presets import preset
 from springwell.devices import automatic_device
@@ -23,21 +23,15 @@ from springwell.training.loop import train
 def coarse_ladder(data: str) -> Config:
     """The ladder of twelve levels with the paper's network, which for digits is the preset of that name."""
     base, ladder, network = preset("digits"), preset(data), preset(f"{data}-t6").network
-    return replace(
-        ladder,
-        schedule=base.schedule,
-        sampler=base.sampler,
-        network=replace(network, output_scale=base.network.output_scale, base_precision=base.network.base_precision),
-        training=replace(ladder.training, lr=base.training.lr),
-    )
+    config = replace(ladder, schedule=base.schedule, sampler=base.sampler, network=network)
+    head = {"output_scale": base.network.output_scale, "base_precision": base.network.base_precision}
+    return with_fields(config, **head, lr=base.training.lr)
 
 
 def scaled(config: Config, seed: int, scale: float) -> Config:
     """The same config with another seed and a multiple of its iterations."""
-    training = config.training
-    return replace(
-        config, training=replace(training, seed=seed, iterations=max(1, round(scale * training.iterations)), preview_every=0)
-    )
+    iterations = max(1, round(scale * config.training.iterations))
+    return with_fields(config, seed=seed, iterations=iterations, preview_every=0)
 
 
 def trained(config: Config, folder: Path, device: str, reporter: Reporter) -> Model:

@@ -8,11 +8,10 @@ or 0.05 where its training diverges with 0.1; its learning rate is the best of t
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from springwell.app.config import Config, ScheduleConfig
+from springwell.app.config import Config, with_fields
 from springwell.app.plots import data_log_density, draw_density, draw_points, level_log_density, new_figure
 from springwell.app.presets import preset
 from springwell.evaluation.toy import evaluate
@@ -27,8 +26,10 @@ MARGINAL_LR = 3e-4
 
 def marginal(config: Config, step_size: float) -> Config:
     """The marginal counterpart of a recovery config, with the same number of gradient evaluations."""
-    sampler = replace(
-        config.sampler,
+    other = with_fields(
+        config,
+        objective="marginal",
+        schedule="marginal",
         kernel="langevin",
         num_steps=MARGINAL_STEPS,
         sample_steps=MARGINAL_STEPS,
@@ -36,13 +37,10 @@ def marginal(config: Config, step_size: float) -> Config:
         jump_proposals=0,
         sample_jump_proposals=0,
         step_fraction=step_size,
-        target_acceptance=None,
     )
-    schedule = ScheduleConfig(schedule="marginal", initial_noise=config.schedule.initial_noise)
-    other = replace(config, objective="marginal", schedule=schedule, sampler=sampler)
     budget = config.training.iterations * config.gradient_evaluations()
     iterations = round(budget / other.gradient_evaluations())
-    return replace(other, training=replace(config.training, iterations=iterations, lr=MARGINAL_LR))
+    return with_fields(other, iterations=iterations, lr=MARGINAL_LR)
 
 
 def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter) -> dict[str, Any]:

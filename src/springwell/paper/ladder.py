@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from springwell.app.config import Config
+from springwell.app.config import Config, with_fields
 from springwell.app.plots import new_figure
 from springwell.app.presets import preset
 from springwell.data import open_data
@@ -27,10 +27,10 @@ NUM_SAMPLES = 256
 
 def authors_rule(ladder: Config, reference: Config) -> Config:
     """``ladder`` with the levels, chains and output scale of the T6 preset ``reference``, at equal gradient evaluations."""
-    network = replace(ladder.network, output_scale="step", base_precision=0.0)
-    config = replace(ladder, schedule=reference.schedule, sampler=reference.sampler, network=network)
+    config = replace(ladder, schedule=reference.schedule, sampler=reference.sampler)
+    config = with_fields(config, output_scale="step", base_precision=0.0)
     total = ladder.training.iterations * ladder.gradient_evaluations()
-    return replace(config, training=replace(ladder.training, iterations=max(1, round(total / config.gradient_evaluations()))))
+    return with_fields(config, iterations=max(1, round(total / config.gradient_evaluations())))
 
 
 def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "digits") -> dict[str, Any]:

@@ -39,6 +39,7 @@ from springwell.app.cli.likelihood import LikelihoodCommand, ScoreCommand, likel
 from springwell.app.cli.reproduce import ReproduceCommand, reproduce_command
 from springwell.app.cli.sample import SampleCommand, sample_command
 from springwell.app.cli.train import PresetsCommand, TrainCommand, presets_command, train_command
+from springwell.app.config import KIND_FIELDS, Config, with_fields
 from springwell.app.presets import PRESETS, preset
 from springwell.errors import DivergenceError, InterruptionError, UserError
 
@@ -85,13 +86,23 @@ def parse(arguments: Sequence[str]) -> tuple[str, Any]:
             raise UserError(f"train: no preset given; choose {', '.join(PRESETS)}")
     else:
         chosen, rest = rest[0], rest[1:]
-    command = _tyro(cls, rest, f"train {chosen}", default=TrainCommand(preset(chosen)))
+    command = _tyro(cls, rest, f"train {chosen}", default=TrainCommand(_kinds(preset(chosen), rest)))
     return name, dataclasses.replace(command, out=command.out or Path("runs") / chosen)
+
+
+def _kinds(config: Config, arguments: Sequence[str]) -> Config:
+    """``config`` with the kinds of schedule, network and chains that are asked for, so that their options are known."""
+    for name in KIND_FIELDS.values():
+        for i, argument in enumerate(arguments):
+            option, equals, value = argument.partition("=")
+            if option == f"--{name}" and (equals or i + 1 < len(arguments)):
+                config = with_fields(config, **{name: value if equals else arguments[i + 1]})
+    return config
 
 
 def _tyro(cls: type, arguments: list[str], name: str, **options: Any) -> Any:
     """tyro's parser, with its error box made one line."""
-    config = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    config = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands)
     caught = io.StringIO()
     try:
         with contextlib.redirect_stderr(caught):

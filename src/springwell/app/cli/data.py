@@ -71,6 +71,7 @@ def convert_command(command: ConvertCommand, context: Context) -> dict[str, Any]
         model = convert(command.checkpoint, command.out, command.preset)
     network = model.config.network
     if not command.common.json:
+        assert network.network == "resnet"
         what = (
             f"width {network.width}, multipliers {network.multipliers}, N = {network.num_blocks}, iteration {model.iteration}"
         )
