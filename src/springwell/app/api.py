@@ -78,8 +78,8 @@ def train(
         config: The name of a preset, or a Config. Default: the recipe that suits the data.
         data: A tensor, an array or a Dataset ``[N, ...]`` of vectors ``[N, D]`` or images ``[N, C, H, W]``; or the name of a
             data set. Default: the preset's.
-        network: Your own energy network: a module that maps y ``[N, ...]`` and levels t ``[N]`` to ``[N]``. It is copied. Or the
-            name of one of ours.
+        network: Your own energy network: a module that maps y ``[N, ...]`` and levels t ``[N]`` to ``[N]``, which is
+            copied. Or the name of one of ours.
         out: The run directory, from which an interrupted training goes on. Default: nothing is kept.
         init_from: A trained model, or where one is, whose weights are the first ones.
         device: ``auto``, ``cpu``, ``cuda``, ...

@@ -123,11 +123,11 @@ class RestoreCommand:
 def interpolate_command(command: InterpolateCommand, context: Context) -> dict[str, Any]:
     import torch
 
+    from springwell.app.api import load
     from springwell.app.plots import paths_figure, save_figure
     from springwell.app.writing import MAX_GRID, save_samples
     from springwell.applications.interpolate import check_seeds, interpolate
     from springwell.data import pictures
-    from springwell.store.run import load
 
     seeds, num = command.seeds, command.num
     listed = " ".join(map(str, seeds))
@@ -141,7 +141,7 @@ def interpolate_command(command: InterpolateCommand, context: Context) -> dict[s
     _at_least(("num", num, 2), ("batch", command.batch, 1), ("steps", command.steps, 0))
     if command.out is not None and command.out.suffix not in (".png", ".gif", ".npy", ".npz"):
         raise UserError(f"--out {command.out}: unknown kind '{command.out.suffix}'; use .png, .gif, .npy or .npz")
-    model = load(command.run, context.device(), context.reporter.warn)
+    model = load(command.run, device=context.device(), warn=context.reporter.warn)
     images = len(model.event_shape) == 3
     if not images and command.out is not None and command.out.suffix == ".gif":
         raise UserError(f"--out {command.out}: an animation shows images, and this model draws vectors; use .png or .npy")
@@ -199,8 +199,8 @@ def _border(rows: Any) -> list[Any]:
 
 
 def inpaint_command(command: InpaintCommand, context: Context) -> dict[str, Any]:
+    from springwell.app.api import load
     from springwell.applications.batches import check_seed
-    from springwell.store.run import load
 
     _at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
     check_seed(command.seed)
@@ -208,7 +208,7 @@ def inpaint_command(command: InpaintCommand, context: Context) -> dict[str, Any]
         raise UserError("inpaint: give an image, or --given for vectors")
     if command.given is not None and (command.mask, command.box, command.half) != (None, None, None):
         raise UserError(f"--given {command.given}: says what is hidden by itself; leave out --mask, --box and --half")
-    model = load(command.run, context.device(), context.reporter.warn)
+    model = load(command.run, device=context.device(), warn=context.reporter.warn)
     if (len(model.event_shape) == 3) != (command.given is None):
         kind = "images: give one" if command.given is not None else "vectors: use --given, such as --given 0=0.5"
         raise UserError(f"inpaint: {command.run} is a model of {kind}")
@@ -308,15 +308,15 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
     x_0, samples = drawn[0][0], drawn[1][0].cpu()
     result: dict[str, Any] = {"run": command.run, "out": str(out), "num": num, "seed": command.seed, "sweeps": sweeps}
     lines, exact = [], None
-    if int(hidden.sum()) == 1 and model.config.data in TOY_DATA:
-        toy = toy_data(model.config.data)
+    if int(hidden.sum()) == 1 and (name := model.metadata.get("name")) in TOY_DATA:
+        toy = toy_data(name)
         a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
         coordinate = int(hidden.nonzero()[0])
 
         def data(points: Any) -> Any:
             return log_density(toy, points, a, sigma)
 
-        for name, law in (("data", data), ("model", lambda points: model.log_density(points.float()))):
+        for name, law in (("data", data), ("model", lambda points: model.log_prob(points.float()))):
             distance, null = kolmogorov(pit(law, x_0, coordinate))
             result |= {f"ks_{name}": distance, "ks_null_95": null}
             what = f"Kolmogorov distance from the {name}'s conditional, quadrature; null level (95 %) {null:.4f}, {num} samples"
@@ -336,22 +336,22 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
 def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]:
     import torch
 
+    from springwell.app.api import load
     from springwell.app.files import Folder, Image, read_images
     from springwell.app.writing import save_arrays
     from springwell.applications.batches import check_seed
     from springwell.applications.operators import enlarged
-    from springwell.applications.restore import MEASURE_STREAM, Measurement, restore
+    from springwell.applications.restore import Measurement, restore
     from springwell.data import pictures
     from springwell.data.images import scaled
-    from springwell.noise import Noise
-    from springwell.store.run import load
+    from springwell.noise import Noise, Stream
 
     _at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
     check_seed(command.seed)
     noise = command.noise if command.noise is not None else 0.3 if command.task == "denoise" else 0.05
     if not 0 < noise < 100:
         raise UserError(f"--noise {noise:g}: out of range; must be positive (black is -1, white 1)")
-    model = load(command.run, context.device(), context.reporter.warn)
+    model = load(command.run, device=context.device(), warn=context.reporter.warn)
     shape, num, out = model.event_shape, command.num, _folder(command.out or _beside(command.image, command.task))
     if len(shape) != 3:
         raise UserError(f"restore: {command.run} is a model of vectors; from Python, springwell.applications.restore takes any")
@@ -390,7 +390,7 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
         numbers = [image.number for image in part]
         observed = clean
         if command.simulate:
-            eps = Noise(command.seed, torch.tensor(numbers), MEASURE_STREAM).normal(*measurement.shape)
+            eps = Noise(command.seed, torch.tensor(numbers), Stream.MEASUREMENT).normal(*measurement.shape)
             observed = operator(clean) + noise * eps
         found = restore(
             model, observed, operator, noise, num, command.seed, command.sweeps, command.steps, numbers=numbers, watch=watch

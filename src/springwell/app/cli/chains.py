@@ -120,15 +120,15 @@ def _place(command: DiagnoseCommand | LongrunCommand, what: str) -> Path:
 
 def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, Any]:
     from springwell.app import plots
+    from springwell.app.api import load
     from springwell.evaluation.chains import FREE, diagnose
     from springwell.schedule import spread_levels
     from springwell.store.files import write_atomically
-    from springwell.store.run import load
 
     for option, value, least in (("num", command.num, 2), ("steps", command.steps, 8), ("warmup", command.warmup, 0)):
         if value < least:
             raise UserError(f"--{option} {value}: must be at least {least}")
-    model = load(command.run, context.device(), context.reporter.warn)
+    model = load(command.run, device=context.device(), warn=context.reporter.warn)
     last = model.schedule.num_levels - 1
     if command.levels is not None and (not command.levels or min(command.levels) < 0):
         raise UserError(f"--levels {' '.join(map(str, command.levels))}: needs some of 0 ... {last}")
@@ -173,8 +173,9 @@ def _line(row: dict[str, Any]) -> str:
 
 def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]:
     from springwell.app import plots
+    from springwell.app.api import load
+    from springwell.app.build import config_of, open_model_data
     from springwell.evaluation.longrun import Judge, Plan, long_run, title
-    from springwell.store.run import load
 
     for option, value, least in (
         ("num", command.num, 1),
@@ -185,17 +186,21 @@ def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]
             raise UserError(f"--{option} {value}: must be at least {least}")
     if not command.steps or min(command.steps) < 1:
         raise UserError(f"--steps {' '.join(map(str, command.steps))}: needs numbers of at least 1, for instance 1 10 100")
-    model = load(command.run, context.device(), context.reporter.warn)
-    network = None
+    model = load(command.run, device=context.device(), warn=context.reporter.warn)
+    network = reference = None
     if command.fid and len(model.event_shape) != 3:
         raise UserError(f"--fid: is of images; {command.run} is a model of vectors {list(model.event_shape)}")
     if command.fid:
+        from springwell.evaluation.sources import open_source
         from springwell.evaluation.weights import load_inception
 
-        root = model.config.images.data_root
+        config = config_of(model)
+        root = config.images.data_root
         network = load_inception(command.inception, device=str(model.device), reporter=context.reporter, data_root=root)
+        reference = open_source(f"{config.data}@train", None, config.images, context.reporter)
     out = _place(command, f"longrun-{command.chain.kernel}")
-    judge = Judge(model, command.seed, context.reporter, network)
+    data = open_model_data(model, reporter=context.reporter)
+    judge = Judge(model, data, command.seed, context.reporter, network, reference)
     steps = _steps(command, command.marginal_steps > 0, model, out, context)
     plan = Plan(tuple(sorted(set(command.steps))), command.num, command.marginal_steps, command.seed, command.batch)
     with write_errors(out):

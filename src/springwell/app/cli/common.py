@@ -66,7 +66,7 @@ class Context:
             yield Processes(self.device(), True, contextlib.nullcontext)
             return
         from springwell.progress import Silent
-        from springwell.training.loop import make_accelerator
+        from springwell.training.processes import make_accelerator
 
         accelerator = make_accelerator(self.common.device)
         if not accelerator.is_main_process:

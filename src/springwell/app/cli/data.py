@@ -64,12 +64,13 @@ def data_command(command: DataCommand, context: Context) -> dict[str, Any]:
 
 
 def convert_command(command: ConvertCommand, context: Context) -> dict[str, Any]:
+    from springwell.app.build import config_of
     from springwell.app.convert import convert
 
     context.set_threads()
     with write_errors(command.out):
         model = convert(command.checkpoint, command.out, command.preset)
-    network = model.config.network
+    network = config_of(model).network
     if not command.common.json:
         assert network.network == "resnet"
         what = (

@@ -78,17 +78,19 @@ def evaluate_command(command: EvaluateCommand, context: Context) -> dict[str, An
 def measure_model(command: EvaluateCommand, out: Path, context: Context, processes: Processes) -> dict[str, Any]:
     """Measures a model, writes evaluation.json and the pictures; of many processes, the first one does."""
     from springwell.app import plots
+    from springwell.app.api import find, load_folder
+    from springwell.app.build import config_of, open_model_data
     from springwell.evaluation.images import evaluate_images
     from springwell.evaluation.quality import quality
-    from springwell.evaluation.sources import MOST
+    from springwell.evaluation.sources import MOST, open_source
     from springwell.evaluation.toy import evaluate
     from springwell.store.files import read_lines, write_atomically
-    from springwell.store.run import Run, find, load_folder
+    from springwell.store.run import Run
 
     num, seed = command.num, command.seed
     with processes.first():
         folder = find(command.run)
-    model = load_folder(folder, processes.device, context.reporter.warn)
+    model = load_folder(folder, device=processes.device, warn=context.reporter.warn)
     images = len(model.event_shape) == 3
     limit = 1_000_000 if images else 10_000
     if num is not None and not 100 <= num <= limit:
@@ -98,14 +100,16 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
     network = _inception(command, model, context, processes) if images and command.fid else None
     result: dict[str, Any] = {}
     if processes.main and images:
-        measured = evaluate_images(model, min(num or QUICK, QUICK), seed, context.reporter)
+        data = open_model_data(model, reporter=context.reporter)
+        measured = evaluate_images(model, data, min(num or QUICK, QUICK), seed, context.reporter)
         result = measured.result
     elif processes.main:
-        result = evaluate(model, num or 2000, seed, context.reporter)
+        result = evaluate(model, open_model_data(model), num or 2000, seed, context.reporter)
     found = None
     if network is not None:
-        split, count = command.reference, num or MOST
-        found = quality(model, network, count, seed, split, context.reporter, out / PARTS)
+        config = config_of(model)
+        reference = open_source(f"{config.data}@{command.reference}", None, config.images, context.reporter)
+        found = quality(model, reference, network, num or MOST, seed, context.reporter, out / PARTS)
     if not processes.main:
         return {}
     path = out / "evaluation.json"
@@ -123,7 +127,7 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
         write_atomically(path, json.dumps(result, indent=1) + "\n")
         shutil.rmtree(out / PARTS, ignore_errors=True)
         if images:
-            title = f"{model.config.data}, iteration {model.iteration}"
+            title = f"{model.metadata['name']}, iteration {model.iteration}"
             plots.image_report(measured.samples[:64], measured.held_out[:64], out / "report.png", title)
             plots.levels(out / "levels.png", result)
             plots.neighbours(out / "neighbours.png", measured.samples, measured.neighbours)
@@ -136,11 +140,13 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
 
 def _inception(command: EvaluateCommand, model: Any, context: Context, processes: Processes) -> Any:
     """What measures images; None, with a word about it, where its weights or torchmetrics are missing and none were named."""
+    from springwell.app.build import config_of
     from springwell.evaluation.metrics import torchmetrics
     from springwell.evaluation.sources import GREY
     from springwell.evaluation.weights import load_inception
 
-    root = model.config.images.data_root
+    config = config_of(model)
+    root = config.images.data_root
     try:
         torchmetrics()
         with processes.first():
@@ -151,7 +157,7 @@ def _inception(command: EvaluateCommand, model: Any, context: Context, processes
         context.reporter.warn(f"no FID: {error}")
         return None
     if model.event_shape[0] == 1:
-        context.reporter.say(GREY.format(model.config.data))
+        context.reporter.say(GREY.format(config.data))
     return network
 
 

@@ -72,11 +72,11 @@ class ScoreCommand:
 
 def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str, Any]:
     from springwell.app import plots
+    from springwell.app.api import find, load_folder
+    from springwell.app.build import measurable_data
     from springwell.evaluation.likelihood import measure, settings_for, work_name
     from springwell.likelihood.bracket import Work
-    from springwell.model import LIKELIHOOD
     from springwell.store.files import write_atomically
-    from springwell.store.run import find, load_folder
 
     limits = (("num", 2), ("densities", 1), ("budget", 1), ("repeats", 4), ("chains", 2), ("burn", 0), ("batch", 1))
     for option, least in limits:
@@ -89,7 +89,7 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
     with context.processes() as processes:
         with processes.first():
             folder = find(command.run)
-        model = load_folder(folder, processes.device, context.reporter.warn)
+        model = load_folder(folder, device=processes.device, warn=context.reporter.warn)
         writable(out)
         c = command
         settings = settings_for(model, c.tolerance, c.densities, c.budget, c.seed, c.repeats, c.chains, c.batch)
@@ -98,7 +98,8 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
         work = Work(kept, rank, world, processes.first, context.reporter)
         try:
             with write_errors(out):
-                found = measure(model, settings, command.num, command.split, command.burn, work)
+                data = measurable_data(model, context.reporter)
+                found = measure(model, data, settings, command.num, command.split, command.burn, work)
         except KeyboardInterrupt:
             raise InterruptionError(f"interrupted; {kept} keeps what there is: run the same command to go on") from None
     if not processes.main:
@@ -106,9 +107,9 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
     record = json.loads(json.dumps({"run": command.run, **found.record}), parse_constant=lambda value: None)
     with write_errors(out):
         plots.bracket(out / "likelihood.png", found.bracket, f"{command.run}: log Z, {found.bracket.verdict}")
-        write_atomically(out / LIKELIHOOD, json.dumps(record, indent=1) + "\n")
+        write_atomically(out / "likelihood.json", json.dumps(record, indent=1) + "\n")
     if not command.common.json:
-        print("\n".join([*likelihood_lines(record), f"written: {out / LIKELIHOOD}, {out / 'likelihood.png'}"]))
+        print("\n".join([*likelihood_lines(record), f"written: {out / 'likelihood.json'}, {out / 'likelihood.png'}"]))
     doubtful = command.strict and record["verdict"] != "ok"
     return {"out": str(out), **({"status": "doubtful"} if doubtful else {}), **record}
 
@@ -165,26 +166,28 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
     import numpy as np
     import torch
 
+    from springwell.app.api import load
+    from springwell.app.build import config_of, open_model_data
     from springwell.data.images import scaled
     from springwell.data.pictures import grid, save_png
+    from springwell.evaluation.points import must_dequantise
     from springwell.evaluation.scores import auroc, score
     from springwell.evaluation.sources import open_source
-    from springwell.likelihood.bits import evaluation_data
     from springwell.store.files import write_atomically
-    from springwell.store.run import load
+    from springwell.store.run import read_log_z
 
     if command.num is not None and command.num < 1:
         raise UserError(f"--num {command.num}: must be at least 1")
-    model = load(command.run, context.device(), context.reporter.warn)
+    model = load(command.run, device=context.device(), warn=context.reporter.warn)
     if len(model.event_shape) != 3:
         raise UserError(f"{command.run}: is a model of vectors {list(model.event_shape)}; score ranks images")
     if command.likelihood is not None:
-        model.use_likelihood(command.likelihood)
+        model.use_log_z(read_log_z(command.likelihood, model))
     out = place(command.run, command.out, "scores")
     writable(out)
-    config = dataclasses.replace(model.config.images, image_size=model.event_shape[1])
-    noisy = float(model.schedule.sigma_cum[0]) > 0
-    cell = evaluation_data(model)[0].cell if model.config.images.dequantise or not noisy else 0.0
+    options = config_of(model).images
+    config = dataclasses.replace(options, image_size=model.event_shape[1])
+    cell = open_model_data(model).cell if options.dequantise or must_dequantise(model) else 0.0
     found, pixels = {}, {}
     for name in (command.images, *([command.against] if command.against else [])):
         source = open_source(name, command.num, config, context.reporter, fewest=1)

@@ -53,12 +53,12 @@ def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
 
 
 def _sample(command: SampleCommand, context: Context, processes: Processes, out: Path | None, name: str) -> dict[str, Any]:
+    from springwell.app.api import find, load_folder
     from springwell.app.writing import Drawing, write_samples, write_trajectory
-    from springwell.store.run import find, load_folder
 
     with processes.first():
         folder = find(command.run)
-    model = load_folder(folder, processes.device, context.reporter.warn)
+    model = load_folder(folder, device=processes.device, warn=context.reporter.warn)
     if out is None and Path(command.run).is_dir():
         kind = ".png" if command.trajectory or len(model.event_shape) == 3 else ".npy"
         out = Path(command.run) / f"{'trajectory' if command.trajectory else 'samples'}{kind}"

@@ -57,12 +57,14 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
     if command.dry_run:
         return _dry_run(command, context)
     context.set_threads()
+    from springwell.app.api import train_run
     from springwell.app.plots import preview
     from springwell.store.run import Run
-    from springwell.training.loop import train
+    from springwell.training.loop import Hooks
 
     measure = _measure(command.config, context) if command.config.training.fid_every else None
-    result = train(command.config, command.out, command.common.device, context.reporter, preview, measure)
+    hooks = Hooks(preview, measure)
+    result = train_run(command.config, command.out, command.common.device, context.reporter, hooks)
     out: dict[str, Any] = {
         "run": str(result.run),
         "status": result.status,
@@ -105,7 +107,7 @@ def _measure(config: Config, context: Context) -> Callable[[Any], dict[str, Any]
     try:
         torchmetrics()
         network = load_inception(reporter=context.reporter, data_root=config.images.data_root)
-        open_source(f"{config.data}@train", None, config.images)
+        reference = open_source(f"{config.data}@train", None, config.images)
     except UserError as error:
         if is_main_process():
             context.reporter.warn(f"--fid-every {config.training.fid_every}: the FID will not be measured; {error}")
@@ -115,14 +117,14 @@ def _measure(config: Config, context: Context) -> Callable[[Any], dict[str, Any]
 
     def measure(model: Any) -> dict[str, Any]:
         network.to(model.device)
-        return quality(model, network, config.training.fid_samples, reporter=reporter, only_fid=True)
+        return quality(model, reference, network, config.training.fid_samples, reporter=reporter, only_fid=True)
 
     return measure
 
 
 def _dry_run(command: TrainCommand, context: Context) -> dict[str, Any]:
+    from springwell.app.build import build_schedule
     from springwell.app.cost import estimate, seconds_per_iteration
-    from springwell.model import build_schedule
 
     config = command.config
     device = context.device()
