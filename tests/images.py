@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import torch
 
-from springwell.app.config import Config
+from springwell.app.build import build_energy, build_samplers, build_schedule
+from springwell.app.config import Config, to_dict
 from springwell.app.presets import preset
-from springwell.model import Model, build_energy, build_schedule, initial_step_size
+from springwell.model import Model
 
 
 def small_config(**sampler) -> Config:
@@ -29,4 +30,6 @@ def small_model(channels: int = 1, **sampler) -> Model:
         for name, parameter in energy.named_parameters():
             if name.endswith("conv2.weight"):
                 parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return Model(config, schedule, energy, initial_step_size(config, schedule), torch.zeros(shape), torch.ones(shape), 7)
+    model = Model(energy, schedule, build_samplers(config, schedule)[1], event_shape=shape, denoise=config.sampler.denoise)
+    model.iteration, model.metadata = 7, {"name": config.data, "config": to_dict(config)}
+    return model

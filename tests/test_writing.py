@@ -1,7 +1,6 @@
 """What ``springwell sample`` writes, read back."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +8,11 @@ import torch
 from PIL import Image
 
 from springwell.app import writing
+from springwell.app.api import load, save
 from springwell.app.writing import Drawing, write_samples, write_trajectory
 from springwell.data.pictures import grid, to_bytes
 from springwell.errors import InterruptionError, UserError
 from springwell.progress import Silent
-from springwell.store.run import load, save_folder
 from tests.images import small_model
 
 
@@ -167,7 +166,7 @@ def test_trajectories(model, tmp_path):
 
 def replace_denoise(model):
     changed = small_model()
-    changed.config = replace(model.config, sampler=replace(model.config.sampler, denoise=True))
+    changed.denoise = True
     return changed
 
 
@@ -228,7 +227,7 @@ def test_the_command_writes_beside_the_run(model, tmp_path, monkeypatch, capsys)
     from springwell.app.cli import main
 
     monkeypatch.chdir(tmp_path)
-    save_folder(model, tmp_path / "run")
+    save(model, tmp_path / "run")
     for arguments, where in (
         (["run", "--num", "9"], "run/samples.png"),
         (["run", "--trajectory", "--num", "2"], "run/trajectory.png"),

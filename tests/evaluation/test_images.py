@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
+from springwell.app.api import save
+from springwell.app.build import config_of
 from springwell.data import open_data
 from springwell.evaluation import images
 from springwell.evaluation.images import evaluate_images
-from springwell.evaluation.toy import DATA_STREAM
-from springwell.noise import Noise
-from springwell.store.run import save_folder
+from springwell.noise import Noise, Stream
 from tests.images import small_model
 
 N = 24
@@ -25,8 +25,8 @@ def measured():
 
 def test_f_is_compared_at_level_0(measured):
     model, result, _, held_out, _ = measured
-    noise = Noise(3, torch.arange(N), DATA_STREAM)
-    clean = open_data("digits", model.config.images).held_out(noise)
+    noise = Noise(3, torch.arange(N), Stream.DATA)
+    clean = open_data("digits", config_of(model).images).held_out(noise)
     assert torch.equal(held_out, clean)
     a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
     scale = float(model.schedule.scale[0])
@@ -63,7 +63,7 @@ def test_the_command_writes_numbers_and_pictures(measured, tmp_path, monkeypatch
 
     model, *_ = measured
     monkeypatch.chdir(tmp_path)
-    save_folder(model, tmp_path / "run")
+    save(model, tmp_path / "run")
     with pytest.raises(SystemExit) as stop:
         main(["evaluate", "run", "--no-fid", "--num", "100", "--seed", "3", "--device", "cpu"])
     said = capsys.readouterr().out
@@ -76,8 +76,8 @@ def test_the_command_writes_numbers_and_pictures(measured, tmp_path, monkeypatch
 
 def test_every_level_has_its_gap(measured):
     model, result, *_ = measured
-    noise = Noise(3, torch.arange(N), DATA_STREAM)
-    clean = open_data("digits", model.config.images).held_out(noise)
+    noise = Noise(3, torch.arange(N), Stream.DATA)
+    clean = open_data("digits", config_of(model).images).held_out(noise)
     on_the_way = {t: x for t, x, _ in model.trajectory(torch.arange(N), seed=3)}
     for t in range(model.schedule.num_levels):
         a, sigma, scale = (

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 from springwell import load, preset
+from springwell.app.build import build_energy, build_schedule
 from springwell.app.cost import estimate
 from springwell.errors import UserError
-from springwell.model import build_energy, build_schedule
 from springwell.progress import Silent
-from springwell.training.loop import train
+from tests.training.tiny import train
 
 from .tiny import changed
 

@@ -12,25 +12,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from springwell.app.api import load, save
+from springwell.app.build import build_energy, build_schedule
 from springwell.app.config import LinearConfig, LogSNRConfig, MarginalConfig, T6Config
 from springwell.data import toy_data
 from springwell.errors import DivergenceError, UserError
-from springwell.model import build_energy, build_schedule
 from springwell.noise import Noise
 from springwell.progress import Silent
 from springwell.store.checkpoint import save_tensors
-from springwell.store.run import Run, load, save_folder
-from springwell.training import loop as trainer
+from springwell.store.run import Run
+from springwell.training import state, step
 from springwell.training.ema import update_ema
-from springwell.training.loop import learning_rate
-from tests.training.tiny import changed, tiny
+from springwell.training.step import learning_rate
+from tests.training.tiny import changed, tiny, train
 
 # The paper's chains: from the noisy observation, without jumps.
 PAPER = {"chain_start": "noisy", "jump_proposals": 0}
-
-
-def train(config, out, device, reporter=None, **options):
-    return trainer.train(config, out, device, reporter or Silent(), **options)
 
 
 def tensors(folder):
@@ -216,7 +213,7 @@ def test_a_model_is_loaded_from_the_newest_checkpoint_that_can_be(tmp_path):
 
 
 def test_a_configuration_that_claims_a_giant_takes_no_memory(tmp_path):
-    save_folder(load("checkerboard"), tmp_path / "model")
+    save(load("checkerboard"), tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     config = json.loads(path.read_text())
     config["network"] |= {"width": 20_000, "depth": 1000}
@@ -228,9 +225,9 @@ def test_a_configuration_that_claims_a_giant_takes_no_memory(tmp_path):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        (lambda c: changed(c, "training", lr=0.5), "--lr 0.01, not 0.5"),
-        (lambda c: changed(c, "network", width=17), "--width 16, not 17"),
-        (lambda c: replace(c, data="rings"), "--data checkerboard, not rings"),
+        (lambda c: changed(c, "training", lr=0.5), "lr=0.01, not lr=0.5"),
+        (lambda c: changed(c, "network", width=17), "width=16, not width=17"),
+        (lambda c: replace(c, data="rings"), "data='checkerboard', not data='rings'"),
     ],
 )
 def test_a_run_of_another_config_is_refused_by_name(tmp_path, change, name):
@@ -330,14 +327,14 @@ def test_runaway_training_stops_with_its_level_and_keeps_the_last_checkpoint(tmp
 
 def test_non_finite_values_are_never_saved(tmp_path, monkeypatch):
     """A nan that the logged window would show only later is found before the checkpoint is written."""
-    real = trainer.update_ema
+    real = step.update_ema
 
     def poison(average, current, decay, iteration):
         real(average, current, decay, iteration)
         if iteration == 12:
             next(average.parameters()).data.fill_(float("nan"))
 
-    monkeypatch.setattr(trainer, "update_ema", poison)
+    monkeypatch.setattr(step, "update_ema", poison)
     with pytest.raises(DivergenceError, match="last good checkpoint is that of iteration 10"):
         train(tiny(log_every=1000, on_divergence="stop"), tmp_path / "run", "cpu")
     assert sorted(p.stem for p in (tmp_path / "run" / "checkpoints").glob("*.json")) == ["checkpoint-00000010"]
@@ -454,8 +451,8 @@ def test_a_full_disk_is_named_and_the_run_goes_on(tmp_path, monkeypatch, undistu
 
     train(tiny(), tmp_path / "run", "cpu", stop_after=10)
     with monkeypatch.context() as patched:
-        patched.setattr(trainer, "save_checkpoint", full)
-        with pytest.raises(UserError, match=r"--out .*run: cannot be written \(No space left on device\); its checkpoints"):
+        patched.setattr(state, "save_checkpoint", full)
+        with pytest.raises(UserError, match=r"run: cannot be written \(No space left on device\); its checkpoints"):
             train(tiny(), tmp_path / "run", "cpu")
     train(tiny(), tmp_path / "run", "cpu")
     assert same(tensors(tmp_path / "run"), tensors(undisturbed))
@@ -470,7 +467,7 @@ def test_the_scale_of_the_fp16_loss_is_restored():
         first.scale(weight.sum()).backward()
         first.step(adam)
         first.update()
-    trainer.restore_scaler(second, trainer.scaler_tensor(first))
+    state.restore_scaler(second, state.scaler_tensor(first))
     assert second.state_dict() == first.state_dict()
     assert second.state_dict()["scale"] == 2.0**13
     assert second.state_dict()["_growth_tracker"] == 1
