@@ -388,12 +388,9 @@ def _section_of(config: Config, name: str) -> str:
             return section
         if names:
             wanted = " or ".join(f"{KIND_FIELDS[section]}={kind!r}" for kind in names)
-            raise UserError(f"{name}: belongs to {wanted}; this config has {KIND_FIELDS[section]}={_kind(config, section)!r}")
+            kind = getattr(getattr(config, section), KIND_FIELDS[section])
+            raise UserError(f"{name}: belongs to {wanted}, not to {KIND_FIELDS[section]}={kind!r}")
     raise UserError(f"{name}: unknown field{did_you_mean(name, flat(config))}")
-
-
-def _kind(config: Config, section: str) -> str:
-    return str(getattr(getattr(config, section), KIND_FIELDS[section]))
 
 
 def did_you_mean(name: str, known: Any) -> str:

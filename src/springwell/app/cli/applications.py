@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, run_name, writable, write_errors
+from springwell.app.cli.common import Common, Context, File, Flag, ModelName, Number, run_name, writable, write_errors
 from springwell.errors import UserError
 
 _MOST_VALUES = 2**27
@@ -22,24 +22,23 @@ _KERNEL_TOLERANCE = 1e-3
 class InterpolateCommand:
     """Draw samples between samples."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     seeds: tuple[int, ...] = (0, 1)
     """The ends of a path: sample 0 of each seed. More seeds make more paths, two by two; with --manifold, the four corners of a
     surface."""
     num: int = 8
     """Samples along a path, or a side of a surface, with its ends."""
-    manifold: bool = False
+    manifold: Flag = False
     """A surface between four seeds."""
     tests: Literal["blended", "own"] = "blended"
     """Who decides the Metropolis tests. blended: the ends, so that paths are continuous; own: every sample, so that each is a
     sample of the model and paths break in places."""
-    out: Path | None = None
+    out: File = None
     """Where to: .png (a row per path), .gif (images only; a surface is walked around its border), .npy or .npz. Default:
     NAME-interpolation.png, and of images .gif too."""
-    batch: int | None = None
+    batch: Number = None
     """Chains that run side by side. Default: as many as fit in memory."""
-    steps: int | None = None
+    steps: Number = None
     """MCMC steps per level. Default: the run's own."""
     common: Common = dataclasses.field(default_factory=Common)
 
@@ -48,11 +47,10 @@ class InterpolateCommand:
 class InpaintCommand:
     """Fill in what is hidden of images, or of vectors with --given."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     image: tyro.conf.Positional[str | None] = None
     """An image, a folder of images, or a data set with its split, such as mnist@test."""
-    mask: Path | None = None
+    mask: File = None
     """An image of the same size: white is hidden."""
     box: str | None = None
     """x,y,w,h: a box of hidden pixels, from the upper left corner."""
@@ -61,21 +59,21 @@ class InpaintCommand:
     given: str | None = None
     """For vectors: the coordinates that are known, such as 0=0.5, instead of an image. Of data whose density is known the
     samples are compared with the exact conditional."""
-    num: int | None = None
+    num: Number = None
     """Samples for each image. Default: 4; 1000 vectors."""
     seed: int = 0
     """Sample j of an image depends on the seed, on the image's number in its folder, and on j."""
-    sweeps: int | None = None
+    sweeps: Number = None
     """Gibbs sweeps of every level. 0 is the paper's procedure, which is biased; more approach the model's conditional. Default:
     4; 25 for vectors."""
-    limit: int | None = None
+    limit: Number = None
     """Only so many of the first images. Default: all of a folder, 20 of a data set."""
-    resize: bool = False
+    resize: Flag = False
     """Crop and resize images to the model's size, and convert them to its channels."""
-    out: Path | None = None
+    out: File = None
     """The folder to write: NAME.png, the image without what is hidden and the samples, and NAME-0.png ... each by itself. For
     vectors a .png, .npy or .npz. Default: IMAGE-inpainted, or RUN-inpainted.png."""
-    steps: int | None = None
+    steps: Number = None
     """MCMC steps per level. Default: the run's own; 5 for vectors."""
     common: Common = dataclasses.field(default_factory=Common)
 
@@ -84,8 +82,7 @@ class InpaintCommand:
 class RestoreCommand:
     """Restore measured images: samples of the posterior, their mean and standard deviation."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     image: tyro.conf.Positional[str]
     """A measured image, a folder of them, or with --simulate clean ones, also a data set with its split, such as mnist@test."""
     task: Literal["denoise", "superres", "deblur", "custom"] = "denoise"
@@ -100,7 +97,7 @@ class RestoreCommand:
     """Of deblur: gaussian:WIDTH in pixels, box:SIZE, or an .npy file of numbers [h, w], both odd, that sum to 1."""
     operator: str | None = None
     """Of custom: FILE.py:FUNCTION, a differentiable function of images [N, C, H, W] in [-1, 1]. The file is executed."""
-    simulate: bool = False
+    simulate: Flag = False
     """Measure clean images first, with noise of the seed, and print how well they are restored."""
     num: int = 4
     """Samples for each image."""
@@ -108,14 +105,14 @@ class RestoreCommand:
     """Sample j of an image depends on the seed, on the image's number in its folder, and on j."""
     sweeps: int = 0
     """Gibbs sweeps of every level after its first chain; more approach the model's posterior."""
-    limit: int | None = None
+    limit: Number = None
     """Only so many of the first images. Default: all of a folder, 20 of a data set."""
-    resize: bool = False
+    resize: Flag = False
     """Crop and resize images to the size that is needed, and convert them to the model's channels."""
-    out: Path | None = None
+    out: File = None
     """The folder to write: NAME.png (measurement, mean, standard deviation, samples), each of these by itself, NAME.npz.
     Default: IMAGE-TASK."""
-    steps: int | None = None
+    steps: Number = None
     """MCMC steps per level. Default: the run's own."""
     common: Common = dataclasses.field(default_factory=Common)
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
-from springwell.app.cli.common import Common, Context, place, writable, write_errors
+from springwell.app.cli.common import Common, Context, File, Flag, Folder, ModelName, Number, place, writable, write_errors
 from springwell.errors import InterruptionError, UserError
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ class ChainOptions:
     """Steps of a round of tuning. The paper has 100."""
     pilot_levels: int = 50
     """Levels that are tuned; step sizes between them are interpolated."""
-    dual_averaging: bool = False
+    dual_averaging: Flag = False
     """Tune by dual averaging, which does better with few chains and more steps, for instance 4 and 200."""
 
 
@@ -42,8 +40,7 @@ class ChainOptions:
 class DiagnoseCommand:
     """Measure how well chains mix at the levels of a model: R-hat, effective samples, acceptance, energies."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     levels: tuple[int, ...] | None = None
     """Which levels. Default: 12 of them, evenly spread, and level 0 without its spring."""
     spring: bool = True
@@ -56,7 +53,7 @@ class DiagnoseCommand:
     """Chains at every level, all at the same conditional."""
     seed: int = 0
     """Of the chains."""
-    out: Path | None = None
+    out: Folder = None
     """Where to write diagnosis.json, diagnosis.png and step sizes. Default: chains in the run directory, ./NAME-chains for
     other models; step sizes go to the run directory itself."""
     chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
@@ -67,8 +64,7 @@ class DiagnoseCommand:
 class LongrunCommand:
     """Sample with more and more steps per level, then go on without springs; the same command resumes."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     steps: tuple[int, ...] = (1, 10, 100)
     """Steps per level, a run for each."""
     marginal_steps: int = 1000
@@ -77,13 +73,13 @@ class LongrunCommand:
     """Chains of each run."""
     seed: int = 0
     """Sample i depends on (seed, i) alone."""
-    batch: int | None = None
+    batch: Number = None
     """Chains that run side by side. Default: as many as fit in memory."""
-    fid: bool = False
+    fid: Flag = False
     """Measure FID and KID as well, of images."""
-    inception: Path | None = None
+    inception: File = None
     """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
-    out: Path | None = None
+    out: Folder = None
     """Where to. Default: longrun-KERNEL in the run directory, ./NAME-longrun-KERNEL for other models."""
     chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
     common: Common = dataclasses.field(default_factory=Common)

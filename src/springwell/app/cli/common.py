@@ -7,21 +7,41 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import tyro
 
 from springwell.errors import UserError
 from springwell.progress import Reporter
+
+_QUIET: Any = {"help_behavior_hint": ""}
+ModelName = Annotated[
+    str,
+    tyro.conf.Positional,
+    tyro.conf.arg(
+        metavar="RUN",
+        help="A run directory, the name of a model that ships (also zoo:NAME), or owner/name of one on the Hugging Face hub.",
+    ),
+]
+Flag = tyro.conf.FlagCreatePairsOff[bool]
+File = Annotated[Path | None, tyro.conf.arg(metavar="FILE", **_QUIET)]
+Folder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", **_QUIET)]
+Number = Annotated[int | None, tyro.conf.arg(metavar="INT", **_QUIET)]
+DataRoot = Annotated[
+    str | None,
+    tyro.conf.arg(metavar="FOLDER", help="Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data.", **_QUIET),
+]
 
 
 @dataclass(frozen=True)
 class Common:
     """Options of every command."""
 
-    json: bool = False
+    json: Flag = False
     """Print one JSON object as the last line of stdout."""
-    device: str = "auto"
+    device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
     """auto, cpu, cuda, xpu: where to compute. auto takes an accelerator that has float64, else the CPU."""
-    threads: int | None = None
+    threads: Number = None
     """CPU threads. Default: torch's own choice."""
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, write_errors
+from springwell.app.cli.common import Common, Context, DataRoot, Number, write_errors
 from springwell.errors import UserError
 
 
@@ -23,11 +23,10 @@ class DataCommand:
     """digits, mnist, fashion-mnist, cifar10, celeba, lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH or hf:NAME."""
     out: tyro.conf.Positional[Path]
     """A new folder; train with --data prepared:OUT."""
-    image_size: int | None = None
+    image_size: Number = None
     """Crop to a square and resize to this size. Default: what the data set is published with (64 for celeba and lsun)."""
-    data_root: str | None = None
-    """Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data."""
-    workers: int | None = None
+    data_root: DataRoot = None
+    workers: Number = None
     """Processes that decode. Default: one per available core."""
     common: Common = dataclasses.field(default_factory=Common)
 

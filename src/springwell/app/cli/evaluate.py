@@ -12,7 +12,19 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, Processes, place, writable, write_errors
+from springwell.app.cli.common import (
+    Common,
+    Context,
+    DataRoot,
+    File,
+    Folder,
+    ModelName,
+    Number,
+    Processes,
+    place,
+    writable,
+    write_errors,
+)
 from springwell.errors import UserError
 
 # Samples of images for the measures that a model makes of itself.
@@ -25,19 +37,18 @@ PARTS = ".quality"
 class EvaluateCommand:
     """Measure a trained model and draw it."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
-    num: int | None = None
+    run: ModelName
+    num: Number = None
     """Samples. Default: 2000 vectors, or 50000 images for FID, KID, Inception score, precision and recall."""
     seed: int = 0
     """Of the samples."""
-    out: Path | None = None
+    out: Folder = None
     """Where to write evaluation.json and the pictures. Default: the run directory, ./NAME-evaluation for other models."""
     fid: bool = True
     """Measure FID and its kin, of images; the other measures of images take 256 samples and a minute."""
     reference: Literal["train", "test"] = "train"
     """Images that samples are compared with. FIDs are published against the training images."""
-    inception: Path | None = None
+    inception: File = None
     """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
     common: Common = dataclasses.field(default_factory=Common)
 
@@ -50,17 +61,16 @@ class FidCommand:
     """The samples: a folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test."""
     b: tyro.conf.Positional[str]
     """The reference images, likewise. Their features are kept in the user cache."""
-    num: int | None = None
+    num: Number = None
     """Compare the first so many of each. Default: all, but 50000 at most."""
-    inception: Path | None = None
+    inception: File = None
     """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
     preprocessing: Literal["tf1", "pytorch"] = "tf1"
     """tf1: as in published FIDs; pytorch: as pytorch-fid resizes and scales."""
-    image_size: int | None = None
+    image_size: Number = None
     """Crop images to a square and resize them to this size first. Default: as they are."""
-    data_root: str | None = None
-    """Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data."""
-    batch: int | None = None
+    data_root: DataRoot = None
+    batch: Number = None
     """Images that are computed side by side. Default: 32 on a CPU, 256 elsewhere."""
     common: Common = dataclasses.field(default_factory=Common)
 

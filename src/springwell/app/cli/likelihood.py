@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, place, writable, write_errors
+from springwell.app.cli.common import Common, Context, Flag, Folder, ModelName, Number, place, writable, write_errors
 from springwell.errors import InterruptionError, UserError
 
 
@@ -20,8 +20,7 @@ from springwell.errors import InterruptionError, UserError
 class LikelihoodCommand:
     """Bracket a model's partition function and the bits per dimension of data."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     split: Literal["test", "train"] = "test"
     """Which data to measure."""
     num: int = 10_000
@@ -34,17 +33,17 @@ class LikelihoodCommand:
     """The most intermediate densities of a round. Twice as many take twice as long."""
     repeats: int = 8
     """Independent repeats, whose spread gives standard errors."""
-    chains: int | None = None
+    chains: Number = None
     """Chains of a repeat. Default: 16 for images, 512 for vectors."""
     burn: int = 200
     """HMC steps of the chains that the upper bounds start from, from noise and from held-out data."""
     seed: int = 0
     """Results depend on the seed, not on the number of processes."""
-    batch: int | None = None
+    batch: Number = None
     """Chains that run side by side. Default: 64 images, 1024 vectors, or fewer if memory is short."""
-    out: Path | None = None
+    out: Folder = None
     """Where to write likelihood.json and likelihood.png. Default: the run directory, ./NAME-likelihood for other models."""
-    strict: bool = False
+    strict: Flag = False
     """Exit with code 1 unless the verdict is ok."""
     common: Common = dataclasses.field(default_factory=Common)
 
@@ -53,19 +52,18 @@ class LikelihoodCommand:
 class ScoreCommand:
     """Rank images by their density under a model, for finding outliers."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     images: tyro.conf.Positional[str]
     """A folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test."""
     against: str | None = None
     """Other images, likewise: how well the density tells them apart (AUROC; above 0.5 if IMAGES are the likelier)."""
-    num: int | None = None
+    num: Number = None
     """Score the first so many of each. Default: all, but 50000 at most."""
     likelihood: Path | None = None
     """A likelihood.json of this model, if it is not in the run directory."""
     seed: int = 0
     """Of dequantisation and noise."""
-    out: Path | None = None
+    out: Folder = None
     """Where to write scores.npz, scores.json and scores.png. Default: the run directory, ./NAME-scores for other models."""
     common: Common = dataclasses.field(default_factory=Common)
 

@@ -8,9 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
-
-from springwell.app.cli.common import Common, Context, Processes, run_name, writable, write_errors
+from springwell.app.cli.common import (
+    Common,
+    Context,
+    File,
+    Flag,
+    ModelName,
+    Number,
+    Processes,
+    run_name,
+    writable,
+    write_errors,
+)
 from springwell.errors import UserError
 
 
@@ -18,21 +27,20 @@ from springwell.errors import UserError
 class SampleCommand:
     """Draw samples from a trained model."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
-    num: int | None = None
+    run: ModelName
+    num: Number = None
     """How many samples. Default: 64 images or 1024 vectors; 8 rows in a picture of trajectories."""
     seed: int = 0
     """Sample i depends on (seed, i) alone."""
-    out: Path | None = None
+    out: File = None
     """Where to: .png for a picture; .npy or .npz for numbers, images as uint8 [N, H, W, C]; a path without suffix for a folder
     of PNGs, which an interrupted command fills up; .gif with --trajectory. Default: samples.png (samples.npy for vectors) in
     the run directory, ./NAME.png for other models."""
-    trajectory: bool = False
+    trajectory: Flag = False
     """Write the way from noise to sample: .png, .gif or .npz."""
-    batch: int | None = None
+    batch: Number = None
     """Chains that run side by side. Default: as many as fit in memory."""
-    steps: int | None = None
+    steps: Number = None
     """MCMC steps per level. Default: the run's own."""
     noise_scale: float | None = None
     """Factor on the Langevin noise. Default: the run's own."""

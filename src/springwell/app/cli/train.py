@@ -7,48 +7,95 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from springwell.app.cli.common import Common, Context, Processes, is_main_process
+import tyro
+
+from springwell.app.cli.common import Common, Context, Flag, Folder, Processes, is_main_process
 from springwell.app.cli.evaluate import EvaluateCommand, evaluation_lines, known_evaluation, measure_model
-from springwell.app.config import Config, flat
-from springwell.app.presets import PRESETS
+from springwell.app.config import KIND_FIELDS, Config, CountOrZero, ImageConfig, TrainingConfig, flat
+from springwell.app.presets import TABLE, Preset
 from springwell.errors import UserError
+from springwell.store import zoo
 
 
 @dataclass(frozen=True)
 class PresetsCommand:
-    """List the presets."""
+    """List the presets: what each is, what it costs and whether its model ships."""
 
     common: Common = dataclasses.field(default_factory=Common)
 
 
 @dataclass(frozen=True)
-class TrainCommand:
-    """Train a model: springwell train PRESET [overrides]. The same command resumes an interrupted run."""
+class TrainCommand(Config):
+    """Train a model, or go on with an interrupted run."""
 
-    config: Config
-    out: Path | None = None
+    out: Folder = None
     """Run directory. Default: runs/PRESET."""
-    dry_run: bool = False
+    init_from: Annotated[str | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None
+    """Start from the weights of this run or model, to fine-tune it."""
+    dry_run: Flag = False
     """Print the resolved configuration and its cost, and stop."""
     evaluate: bool = True
     """Sample, measure and draw the model when training ends."""
     common: Common = dataclasses.field(default_factory=Common)
 
+    @property
+    def config(self) -> Config:
+        return Config(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Config)})
+
+    def resolved(self, preset: str) -> TrainCommand:
+        """The command with its run directory, and without what served the help alone."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(TrainCommand)}
+        values |= {"training": TrainingConfig(**vars(self.training)), "out": self.out or Path("runs") / preset}
+        return TrainCommand(**values)
+
+
+@dataclass(frozen=True)
+class _VectorTraining(TrainingConfig):
+    """Optimisation."""
+
+    fid_every: tyro.conf.Suppress[CountOrZero] = 0
+    fid_samples: tyro.conf.Suppress[int] = 2500
+    precision: tyro.conf.Suppress[Literal["fp32", "bf16", "fp16"]] = "fp32"
+    compile: tyro.conf.Suppress[bool] = False
+
+
+def train_options(config: Config) -> TrainCommand:
+    """The options of ``train``, with ``config`` as their defaults and its kinds of sections as their types.
+
+    The help of vectors leaves out what is for images.
+    """
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(Config)}
+    types: dict[str, Any] = {name: type(values[name]) for name in KIND_FIELDS}
+    if config.network.network == "mlp":
+        values["training"] = _VectorTraining(**vars(config.training))
+        types |= {"training": _VectorTraining, "images": tyro.conf.Suppress[ImageConfig]}
+    sections = [(name, kind, dataclasses.field(default=values[name])) for name, kind in types.items()]
+    command: type[TrainCommand] = dataclasses.make_dataclass("TrainOptions", sections, bases=(TrainCommand,), frozen=True)
+    return command(**values)
+
 
 def presets_command(command: PresetsCommand, context: Context) -> dict[str, Any]:
-    rows = {name: flat(config) for name, config in PRESETS.items()}
+    shipped = zoo.names()
+    rows = {name: {"about": row.about, **_cost(row), "ships": name in shipped} for name, row in TABLE.items()}
     if not command.common.json:
-        print(f"{'preset':<22}{'data':<22}{'objective':<11}{'T':>5}{'K':>5}{'batch':>7}{'iterations':>12}")
+        print(f"{'preset':<20}{'gradients':>10}{'CPU time':>10}  {'ships':<7}what it is")
         for name, row in rows.items():
-            fixed = {"sigmas": len(row["sigmas"]), "marginal": 1}
-            levels = fixed.get(row["schedule"], row["num_levels"])
-            print(
-                f"{name:<22}{row['data']:<22}{row['objective']:<11}{levels:>5}{row['num_steps']:>5}{row['batch']:>7}{row['iterations']:>12}"
-            )
-        print("\nspringwell train PRESET [--help]")
+            minutes, evaluations = row["cpu_minutes"], row["gradient_evaluations"]
+            time = "" if minutes is None else f"{minutes:.0f} min"
+            print(f"{name:<20}{evaluations:>10.1e}{time:>10}  {'yes' if row['ships'] else '':<7}{row['about']}")
+        print(
+            "\ngradients: gradient evaluations of the whole training, one sample each; CPU time: on one core, where known"
+        )
+        print("springwell train PRESET trains one; springwell sample NAME draws from one that ships")
     return {"presets": rows}
+
+
+def _cost(row: Preset) -> dict[str, Any]:
+    training = row.config.training
+    evaluations = row.config.gradient_evaluations() * training.iterations * training.batch
+    return {"config": flat(row.config), "gradient_evaluations": evaluations, "cpu_minutes": row.minutes}
 
 
 def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
