@@ -85,7 +85,7 @@ def test_a_folder_is_filled_up_and_never_mixed(model, tmp_path):
             write_samples(drawing(model, num=9, **options), out)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
-    with pytest.raises(UserError, match="was not written by"):
+    with pytest.raises(UserError, match=r"is not empty and has no samples\.json"):
         write_samples(drawing(model), tmp_path / "other")
 
 

@@ -9,8 +9,9 @@ import torch
 from springwell.errors import UserError
 from springwell.evaluation.likelihood import measure
 from springwell.likelihood.annealed import Estimate, plain_path
-from springwell.likelihood.bracket import Round, Settings, Work, bennett, bracket, judge
+from springwell.likelihood.bracket import Round, Settings, bennett, bracket, judge
 from springwell.progress import Silent
+from springwell.store.parts import Parts
 from springwell.store.run import load
 from springwell.training.loop import train
 from tests.likelihood.targets import Mixture, noise, ring
@@ -134,13 +135,14 @@ def test_parts_are_kept_and_shared(model, tmp_path):
     s = settings(1.0, 8, systems=4, densities=6, budget=6, batch=16)
 
     def run(folder, **options):
-        return measure(model, s, 50, burn=3, work=Work(folder, **options)).record
+        return measure(model, s, 50, burn=3, parts=Parts(folder, **options)).record
 
     alone = run(tmp_path / "alone")
     kept = sorted(p.name for p in (tmp_path / "alone").iterdir())
     # The second process stops where it would wait for the first one's parts.
     with pytest.raises(UserError, match="Run the same command again"):
         run(tmp_path / "shared", rank=1, world=2)
+    (tmp_path / "shared").mkdir(exist_ok=True)
     for path in (tmp_path / "alone").glob("forward*"):
         (tmp_path / "shared" / path.name).write_bytes(path.read_bytes())
     again = run(tmp_path / "shared")

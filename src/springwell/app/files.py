@@ -7,7 +7,6 @@ in the folder or data set, on which its samples depend.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import warnings
 from collections import Counter
@@ -20,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.app.writing import begin_folder
 from springwell.data import collect
 from springwell.data.decode import Container, Rule, UnreadableError, decode, header_size
 from springwell.data.formats import UnusableDataError, first_line
@@ -29,7 +27,8 @@ from springwell.errors import InterruptionError, UserError
 from springwell.evaluation.sources import FEWEST, open_source
 from springwell.model import Model
 from springwell.progress import Reporter
-from springwell.store.files import read_json, write_atomically
+from springwell.store.files import read_json, write_json
+from springwell.store.parts import begin_folder
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def read_images(
         shape: (C, H, W) that images must have.
         resize: Whether to bring them to it.
         limit: Only so many of the first.
-        reporter: Is told of long work.
+        reporter: Receives updates of long work.
         out: Where results go; a folder below the source is no part of it.
     """
     path = Path(source).expanduser()
@@ -221,12 +220,12 @@ class Folder:
             model: The model, by whose memory images are taken together.
             num: Samples of each.
             work: Writes the files of some images, of each NAME.png last, and tells of every level.
-            reporter: Is told of progress and of images that cannot be used.
+            reporter: Receives progress updates and warnings of images that cannot be used.
         """
         usable = [image for image in images if image.pixels is not None]
         if not usable:
             raise UserError(images[0].problem if len(images) == 1 else f"no image can be used (first: {images[0].problem})")
-        begin_folder(self.out, f"{self.command}.json", self.record, self.command)
+        begin_folder(self.out, f"{self.command}.json", self.record)
         self._forget_changed(usable)
         left = [image for image in usable if not (self.out / f"{image.name}.png").exists()]
         if len(left) < len(usable):
@@ -251,4 +250,4 @@ class Folder:
         for name in changed:
             (self.out / f"{name}.png").unlink(missing_ok=True)
         if changed:
-            write_atomically(path, json.dumps(known | digests, indent=1) + "\n")
+            write_json(path, known | digests)

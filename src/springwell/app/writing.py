@@ -10,7 +10,6 @@ a folder    000000.png, 000001.png, ...; an interrupted command goes on where it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,8 @@ from springwell.level import LevelSampler
 from springwell.model import Model
 from springwell.progress import Reporter
 from springwell.schedule import spread_levels
-from springwell.store.files import is_empty, read_json, write_atomically
+from springwell.store.files import write_atomically
+from springwell.store.parts import begin_folder
 
 KINDS = (".npy", ".npz", ".png", ".gif", "")
 MAX_GRID = 10_000
@@ -46,7 +46,7 @@ class Drawing:
     Attributes:
         model: The model.
         name: What it is called.
-        reporter: Is told of progress.
+        reporter: Receives progress updates.
         num: How many samples; None for what suits the kind of file.
         seed: Sample i depends on (seed, i) alone.
         batch: Chains that run side by side; None for as many as fit.
@@ -150,21 +150,6 @@ def save_arrays(out: Path, arrays: dict[str, Any]) -> None:
     write_atomically(out, lambda file: np.savez(file, **arrays))
 
 
-def begin_folder(out: Path, record_name: str, record: dict[str, Any], command: str) -> None:
-    """Makes a folder for what ``command`` writes with the settings ``record``; one that holds other things is refused."""
-    out.mkdir(exist_ok=True)
-    if (out / record_name).exists():
-        known = read_json(out / record_name)
-        for name, value in record.items():
-            if not isinstance(known, dict) or known.get(name) != value:
-                theirs = known.get(name) if isinstance(known, dict) else known
-                raise UserError(f"--out {out}: holds samples with {name} {theirs}, not {value}; choose another --out")
-    elif not is_empty(out, record_name):
-        raise UserError(f"--out {out}: is not empty and was not written by `springwell {command}`; choose another --out")
-    else:
-        write_atomically(out / record_name, json.dumps(record, indent=1) + "\n")
-
-
 def _write_folder(drawing: Drawing, num: int, out: Path) -> dict[str, Any]:
     main = rank_and_world()[0] == 0
     # The first process looks what is there, and the others wait for what it found.
@@ -187,7 +172,7 @@ def _begin_folder(drawing: Drawing, num: int, out: Path) -> int:
         "seed": drawing.seed,
         "sampler": drawing.sampler.description(),
     }
-    begin_folder(out, RECORD, record, "sample")
+    begin_folder(out, RECORD, record)
     start = next((i for i in range(num) if not (out / f"{i:06d}.png").exists()), num)
     if start:
         drawing.reporter.say(f"{out}: holds the first {start} samples already")

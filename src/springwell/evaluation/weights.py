@@ -286,6 +286,7 @@ def _check_pickle(file: IO[bytes]) -> None:
     A tuple of a tuple of a tuple ..., each twice, has 2^n leaves for whoever hashes it as a key. So no tuple may be used twice.
     """
     top, tuples = "", set[int]()
+    argument: Any
     for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
         name, place = opcode.name, argument if isinstance(argument, int) else 0
         if count >= _MAX_OPCODES or name in _REFUSED:

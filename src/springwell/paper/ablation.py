@@ -13,7 +13,6 @@ gradient evaluations per iteration.
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 import statistics
 from pathlib import Path
@@ -30,7 +29,7 @@ from springwell.evaluation.sources import open_source
 from springwell.evaluation.weights import load_inception
 from springwell.paper.common import coarse_ladder, markdown, resolved, scaled, trained, write
 from springwell.progress import Reporter
-from springwell.store.files import write_atomically
+from springwell.store.files import read_json, write_json
 
 # FID of CIFAR-10 in the paper; None where it calls the training unstable.
 PAPER = {
@@ -118,13 +117,13 @@ def _run(
         if name not in pictures:
             pictures[name] = grid(to_bytes(model.sample(36, seed=config.training.seed)))
         if place.exists():
-            return dict(json.loads(place.read_text()))
+            return dict(read_json(place))
         reference = open_source(f"{config.data}@train", None, config.images, reporter)
         result = quality(model, reference, network, num, config.training.seed, reporter, parts)
     except DivergenceError as error:
         reporter.warn(f"{folder}: {error}")
         return {"diverged": str(error)}
-    write_atomically(place, json.dumps(result, indent=1) + "\n")
+    write_json(place, result)
     shutil.rmtree(parts, ignore_errors=True)
     return result
 

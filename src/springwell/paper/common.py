@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from springwell.errors import InterruptionError, UserError
 from springwell.model import Model
 from springwell.progress import Reporter
 from springwell.store import zoo
-from springwell.store.files import write_atomically
+from springwell.store.files import write_atomically, write_json
 from springwell.store.run import Run
 
 
@@ -63,7 +62,7 @@ def finished(data: str, kinds: tuple[str, ...], runs: Path, device: str) -> dict
 def write(out: Path, name: str, figure: Any, numbers: dict[str, Any], table: str = "") -> dict[str, Any]:
     """Writes NAME.png, NAME.json and, if there is a table, NAME.md; returns what the command prints."""
     paths = [save_figure(figure, out / f"{name}.png"), out / f"{name}.json"]
-    write_atomically(paths[1], json.dumps(numbers, indent=1) + "\n")
+    write_json(paths[1], numbers)
     if table:
         paths.append(out / f"{name}.md")
         write_atomically(paths[2], table + "\n")

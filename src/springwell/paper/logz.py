@@ -19,11 +19,11 @@ from springwell.app.build import measurable_data
 from springwell.app.plots import new_figure, ticks
 from springwell.evaluation.points import evaluation_points
 from springwell.likelihood.bits import to_bits
-from springwell.likelihood.bracket import Work
 from springwell.likelihood.ratios import Ratios, level_ratios, tune_steps
 from springwell.noise import Noise, Stream
 from springwell.paper.common import finished, markdown, write
 from springwell.progress import Reporter
+from springwell.store.parts import Parts
 
 STEPS = (0, 1, 4)
 NUM_CHAINS = 64
@@ -47,8 +47,8 @@ def reproduce(
     dim, levels = math.prod(model.event_shape), model.schedule.num_levels
     # log Z_0 is of y_0; the density of x_0 has it less D log scale_0.
     offset = dim * math.log(float(model.schedule.scale[0]))
-    work = Work(out / "runs" / f"logz-{name}-{seed}-{model.fingerprint()[:16]}", reporter=reporter)
-    (tuned,) = work.parts(
+    kept = Parts(out / "runs" / f"logz-{name}-{seed}-{model.fingerprint()[:16]}")
+    (tuned,) = kept.run(
         "steps",
         [lambda: {"step_size": tune_steps(model.energy_function, model.schedule, model.event_shape, seed)}],
         model.device,
@@ -69,7 +69,7 @@ def reproduce(
 
         with reporter.bar(f"{steps} HMC steps per level", levels * -(-num // BATCH)) as bar:
             tasks = [partial(compute, first, steps) for first in range(0, num, BATCH)]
-            parts = work.parts(f"ratios-{steps}-{num}", tasks, model.device)
+            parts = kept.run(f"ratios-{steps}-{num}", tasks, model.device)
         acceptance = torch.stack([part["acceptance"] for part in parts]).mean(0)
         found = Ratios(torch.cat([part["log_ratio"] for part in parts], 1), acceptance)
         value, error = found.estimate()

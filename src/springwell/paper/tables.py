@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from springwell.app.presets import preset
 from springwell.errors import UserError
 from springwell.evaluation.weights import DIGEST
 from springwell.paper.common import markdown
-from springwell.store.files import read_json, write_atomically
+from springwell.store.files import read_json, write_atomically, write_json
 from springwell.store.run import Run
 
 # They change neither the objective, nor how long it is trained, nor how it is sampled: with others it is a run of the preset.
@@ -161,7 +160,7 @@ def reproduce(name: str, out: Path, runs: Path) -> dict[str, Any]:
     text = f"{table.title}\n\n{markdown(['', *headings, 'preset'], lines)}"
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f"{name}.md", text + "\n")
-    write_atomically(out / f"{name}.json", json.dumps({"title": table.title, "rows": numbers}, indent=1) + "\n")
+    write_json(out / f"{name}.json", {"title": table.title, "rows": numbers})
     return {"table": text, "written": [str(out / f"{name}.md"), str(out / f"{name}.json")], "rows": numbers}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -119,7 +118,7 @@ def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, An
     from springwell.app.api import load
     from springwell.evaluation.chains import FREE, diagnose
     from springwell.schedule import spread_levels
-    from springwell.store.files import write_atomically
+    from springwell.store.files import write_json
 
     for option, value, least in (("num", command.num, 2), ("steps", command.steps, 8), ("warmup", command.warmup, 0)):
         if value < least:
@@ -141,7 +140,7 @@ def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, An
     with write_errors(out):
         plots.diagnosis(out / "diagnosis.png", [(_name(d.numbers), d.log_p, d.energy) for d in shown])
         result = {"method": str(steps.method), "seed": command.seed, "levels": rows}
-        write_atomically(out / "diagnosis.json", json.dumps(result, indent=1) + "\n")
+        write_json(out / "diagnosis.json", result)
     if not command.common.json:
         count = f"{command.num} chains of {command.steps} steps after {command.warmup}"
         print(f"{steps.method}, {count}, worst coordinate of each level")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -94,7 +93,7 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
     from springwell.evaluation.quality import quality
     from springwell.evaluation.sources import MOST, open_source
     from springwell.evaluation.toy import evaluate
-    from springwell.store.files import read_lines, write_atomically
+    from springwell.store.files import read_lines, write_json
     from springwell.store.run import Run
 
     num, seed = command.num, command.seed
@@ -134,7 +133,7 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
         result["quality"] = found
     with write_errors(out):
         # What took long first: a picture that cannot be drawn must not cost it.
-        write_atomically(path, json.dumps(result, indent=1) + "\n")
+        write_json(path, result)
         shutil.rmtree(out / PARTS, ignore_errors=True)
         if images:
             title = f"{model.metadata['name']}, iteration {model.iteration}"

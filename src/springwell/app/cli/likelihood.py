@@ -73,8 +73,8 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
     from springwell.app.api import find, load_folder
     from springwell.app.build import measurable_data
     from springwell.evaluation.likelihood import measure, settings_for, work_name
-    from springwell.likelihood.bracket import Work
-    from springwell.store.files import write_atomically
+    from springwell.store.files import write_json
+    from springwell.store.parts import Parts
 
     limits = (("num", 2), ("densities", 1), ("budget", 1), ("repeats", 4), ("chains", 2), ("burn", 0), ("batch", 1))
     for option, least in limits:
@@ -93,11 +93,12 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
         settings = settings_for(model, c.tolerance, c.densities, c.budget, c.seed, c.repeats, c.chains, c.batch)
         kept = out / ".likelihood" / work_name(model, settings, command.burn)
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        work = Work(kept, rank, world, processes.first, context.reporter)
+        parts = Parts(kept, rank, world, processes.first)
         try:
             with write_errors(out):
                 data = measurable_data(model, context.reporter)
-                found = measure(model, data, settings, command.num, command.split, command.burn, work)
+                asked = (command.num, command.split, command.burn)
+                found = measure(model, data, settings, *asked, parts, context.reporter)
         except KeyboardInterrupt:
             raise InterruptionError(f"interrupted; {kept} keeps what there is: run the same command to go on") from None
     if not processes.main:
@@ -105,7 +106,7 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
     record = json.loads(json.dumps({"run": command.run, **found.record}), parse_constant=lambda value: None)
     with write_errors(out):
         plots.bracket(out / "likelihood.png", found.bracket, f"{command.run}: log Z, {found.bracket.verdict}")
-        write_atomically(out / "likelihood.json", json.dumps(record, indent=1) + "\n")
+        write_json(out / "likelihood.json", record)
     if not command.common.json:
         print("\n".join([*likelihood_lines(record), f"written: {out / 'likelihood.json'}, {out / 'likelihood.png'}"]))
     doubtful = command.strict and record["verdict"] != "ok"
@@ -171,7 +172,7 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
     from springwell.evaluation.points import must_dequantise
     from springwell.evaluation.scores import auroc, score
     from springwell.evaluation.sources import open_source
-    from springwell.store.files import write_atomically
+    from springwell.store.files import write_atomically, write_json
     from springwell.store.run import read_log_z
 
     if command.num is not None and command.num < 1:
@@ -226,7 +227,7 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
         ends = torch.cat([order[:16], order[-16:]])
         images = pixels[command.images][ends.cpu()].permute(0, 2, 3, 1).numpy()
         save_png(grid(images, min(16, len(images))), out / "scores.png")
-        write_atomically(out / "scores.json", json.dumps(result, indent=1) + "\n")
+        write_json(out / "scores.json", result)
     if not command.common.json:
         kind = (
             f"log-density (log Z: {result['verdict']})" if first.log_z else f"f, the log-density up to a constant ({first.why})"
