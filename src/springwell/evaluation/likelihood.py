@@ -106,7 +106,7 @@ def measure(
         if abs(s["drift"]) > LIKELY * s["drift_standard_error"]:
             change = f"{s['drift']:+.3g} +- {s['drift_standard_error']:.2g} nats in the last {burn - burn // 2} steps"
             doubts.append(f"chains from {name} still drift, mean f by {change}")
-    found = bracket(path, sources, settings, parts, reporter, doubts)
+    found = bracket(path, sources, settings, parts=parts, reporter=reporter, doubts=doubts)
     f = model.level_f(points.x_0)
     dim = path.dim
     error = float((f + points.log_volume).std()) / math.sqrt(len(f))

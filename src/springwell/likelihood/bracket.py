@@ -27,8 +27,8 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -36,14 +36,29 @@ import torch
 from torch import Tensor
 
 from springwell.errors import UserError
-from springwell.likelihood.annealed import Estimate, Path, Plan, Walk, average, estimate, jackknife, join, pilot, pooled, walk
+from springwell.likelihood.annealed import (
+    Estimate,
+    Path,
+    Plan,
+    Walk,
+    average,
+    estimate,
+    jackknife,
+    join,
+    pilot,
+    plain_path,
+    pooled,
+    walk,
+)
 from springwell.noise import Noise, Stream
 from springwell.progress import Reporter, Silent
+from springwell.samplers.target import LogDensity
 
 CERTAIN = 4.5
 LIKELY = 3.0
 STUCK = 0.75
 PILOT_CHAINS = 64
+TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
@@ -214,27 +229,39 @@ def judge(rounds: Sequence[Round], tolerance: float) -> tuple[str, str]:
 
 
 def bracket(
-    path: Path,
-    sources: dict[str, Tensor],
-    settings: Settings,
+    target: LogDensity | Path,
+    sources: Mapping[str, Tensor],
+    settings: Settings | None = None,
+    *,
+    tolerance: float | None = None,
     parts: Kept | None = None,
     reporter: Reporter | None = None,
     doubts: Sequence[str] = (),
 ) -> Bracket:
-    """Brackets log Z of the last density of ``path``.
+    """Brackets log Z = log int exp(target), with standard errors and a verdict. It has seven arguments beside the draws.
+
+        found = bracket(log_density, {"chains": x, "data": y}, tolerance=0.1)
+        found.verdict, found.lower.value, found.highest.value
 
     Args:
-        path: From N(0, I) to the density in question.
-        sources: Draws of that density, ``[R n, ...]`` each, none of which come from a forward run.
-        settings: How.
+        target: Any log-density x ``[N, ...]`` -> ``[N]``, which is reached from the Gaussian of the sources' mean and
+            spread; or a path of densities, whose last one is meant.
+        sources: Draws of the density, ``[M, ...]`` each, none of which come from a forward run. Each source may have another
+            number of rows; the last ones, beyond a multiple of the number of systems, are left out.
+        settings: How; see :class:`Settings`.
+        tolerance: The widest gap that is good enough, nats, in place of the settings'.
         parts: Keeps finished parts and shares them between processes. Default: nothing is kept.
         reporter: Receives progress updates.
         doubts: Reasons why sources may not have drawn from the density; with one, a bracket is never ``ok``.
     """
+    settings = settings or Settings(TOLERANCE if tolerance is None else tolerance)
+    settings = settings if tolerance is None else replace(settings, tolerance=tolerance)
     settings.check()
+    sources = _checked(sources, settings.systems)
+    path, sources = (target, sources) if isinstance(target, Path) else _standardised(target, sources)
     for name, x in sources.items():
-        if x.shape != (settings.num, *path.event_shape):
-            raise UserError(f"{name}: has shape {list(x.shape)}; needs {[settings.num, *path.event_shape]}")
+        if tuple(x.shape[1:]) != path.event_shape:
+            raise UserError(f"{name}: has shape {list(x.shape)}; needs [M, {', '.join(map(str, path.event_shape))}]")
     job = _Job(path, settings, next(iter(sources.values())), parts, reporter or Silent())
     plan = job.pilot()
     rounds: list[Round] = []
@@ -264,6 +291,34 @@ def bracket(
     weights = {"forward": forward.log_weight, **{name: -found.log_weight for name, found in reverse.items()}}
     levels = _log_z_levels(smc, plan.densities(k)[1:], path.length)
     return Bracket(verdict, reason, value, error, rounds, average(smc.thermodynamic), levels, plan, settings, weights)
+
+
+def _checked(sources: Mapping[str, Tensor], systems: int) -> dict[str, Tensor]:
+    """The sources, each cut to a multiple of the number of systems."""
+    if not isinstance(sources, Mapping) or not sources:
+        raise UserError(f"sources: is a {type(sources).__name__}; give draws by name, such as {{'chains': x}}")
+    for name, x in sources.items():
+        if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
+            what = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise UserError(f"sources: '{name}' is {what}; give a tensor of floats [M, ...]")
+        if len(x) < 2 * systems:
+            least = f"{2 * systems}, 2 for each of {systems} systems"
+            raise UserError(f"sources: '{name}' has {len(x)} rows; needs at least {least}")
+    return {name: x[: len(x) // systems * systems] for name, x in sources.items()}
+
+
+def _standardised(target: LogDensity, sources: dict[str, Tensor]) -> tuple[Path, dict[str, Tensor]]:
+    """The path from the Gaussian of the sources' mean and spread to ``target``, in coordinates where that one is N(0, I)."""
+    if not callable(target):
+        raise UserError(f"target: is a {type(target).__name__}; give a callable x [N, ...] -> [N], or a Path")
+    every = torch.cat(list(sources.values()))
+    shift, scale = every.mean(0), every.std(0).clamp(min=1e-6)
+    volume = scale.double().log().sum()
+
+    def standardised(u: Tensor) -> Tensor:
+        return target(shift + scale * u) + volume.to(u.dtype)
+
+    return plain_path(standardised, tuple(shift.shape)), {name: (x - shift) / scale for name, x in sources.items()}
 
 
 def _log_z_levels(smc: Walk, positions: Tensor, length: int) -> list[float]:
@@ -299,7 +354,8 @@ class _Job:
     def walks(self, plan: Plan, num_densities: int, name: str, stream: int, start: Tensor | None = None) -> Walk:
         """All systems, in batches; forwards from noise if there is no ``start``, and SMC if ``stream`` is 0."""
         path, settings, device, dtype = self.path, self.settings, self.like.device, self.like.dtype
-        n, together = settings.chains, max(1, settings.batch // settings.chains)
+        n = settings.chains if start is None else len(start) // settings.systems
+        together = max(1, settings.batch // n)
         batches = [range(first, min(first + together, settings.systems)) for first in range(0, settings.systems, together)]
 
         def compute(systems: range) -> dict[str, Tensor]:
