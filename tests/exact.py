@@ -1,16 +1,17 @@
 """Models whose every level is known in closed form, for tests."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.app.config import Config, LogSNRConfig, MALAConfig
 from springwell.data.toy import ToyData, log_density
 from springwell.energy import ScaledEnergy
-from springwell.model import Model, build_schedule, initial_step_size
+from springwell.level import LevelSampler
+from springwell.model import Model
 from springwell.schedule import NoiseSchedule
 
 
@@ -38,6 +39,13 @@ class MixtureEnergy:
     def __call__(self, y: Tensor, t: Tensor) -> Tensor:
         square = (y - self.centres[t].to(y.dtype)).square()
         return (self.log_weights.to(y.dtype) - square / (2 * self.variance[t].to(y.dtype)[:, None])).logsumexp(-1)
+
+
+def with_pairs(schedule: NoiseSchedule, y_t: Tensor, x_next: Tensor) -> NoiseSchedule:
+    """The schedule whose pairs are these, whatever the data."""
+    other = replace(schedule)
+    object.__setattr__(other, "pair", lambda x, t, noise: (y_t, x_next))
+    return other
 
 
 def within(estimate: float, expected: float, standard_error: float, number: float = 4.5) -> bool:
@@ -68,14 +76,10 @@ def gaussian_model(data: Path, dim: int = 3, num_levels: int = 9) -> Model:
     """A model of data N(0, I) whose every level is exact; writes such data to ``data``, an .npy."""
     rng = np.random.default_rng(0)
     np.save(data, rng.standard_normal((400, dim)))
-    config = Config(
-        data=f"npy:{data}",
-        schedule=LogSNRConfig(num_levels=num_levels, log_snr=(4.0, -5.0)),
-        sampler=MALAConfig(chain_start="denoised", sample_steps=40),
-    )
-    schedule = build_schedule(config)
+    schedule = NoiseSchedule.log_snr(num_levels, 4.0, -5.0)
     energy = ScaledEnergy(GaussianNetwork(schedule), schedule, "none")
-    return Model(config, schedule, energy, initial_step_size(config, schedule), torch.zeros(dim), torch.ones(dim))
+    sampler = LevelSampler("mala", 40, (0.45 * schedule.sigma[1:]).float(), "denoised")
+    return Model(energy, schedule, sampler, event_shape=(dim,))
 
 
 class CorrelatedEnergy:

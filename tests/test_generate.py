@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from springwell.generate import denoise, progressive
-from springwell.level import Chains
+from springwell.level import LevelSampler
 from springwell.noise import Noise
-from springwell.samplers import mala
 from springwell.schedule import NoiseSchedule
 from tests.exact import GaussianEnergy, MixtureEnergy, check_moments, within
 
@@ -16,8 +15,9 @@ MEAN, VARIANCE = 0.5, 0.4
 def run(schedule, energy, steps, n=6000, fraction=0.9, jumps=0, denoised=False):
     # A well of a Gaussian held by its spring has variance v; steps near v^(1/2) mix in a few iterations.
     variance = 1 / (1 / GaussianEnergy(schedule, MEAN, VARIANCE).variance + schedule.spring_precision)
-    chains = Chains(mala, steps, fraction * variance.sqrt().float(), jumps, denoised_start=denoised)
-    *_, (t, x, _) = progressive(energy, schedule, chains, (1,), Noise(0, torch.arange(n)))
+    start = "denoised" if denoised else "noisy"
+    sampler = LevelSampler("mala", steps, fraction * variance.sqrt().float(), start, jumps)
+    *_, (t, x, _) = progressive(energy, schedule, sampler, (1,), Noise(0, torch.arange(n)))
     assert t == 0
     return x
 

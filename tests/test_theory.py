@@ -5,13 +5,14 @@ import math
 import pytest
 import torch
 
-from springwell import objectives
-from springwell.conditional import normal_approximation, value_and_grad
+from springwell.conditional import Conditional
 from springwell.data import log_density, toy_data
-from springwell.level import Chains, run_conditional
+from springwell.level import LevelSampler, Truth, _shared_noise
 from springwell.noise import Noise
-from springwell.samplers import langevin, mala
+from springwell.objectives import DSM, Recovery
+from springwell.samplers import langevin, value_and_grad
 from springwell.schedule import NoiseSchedule
+from tests.exact import with_pairs
 
 
 def slope(x, y):
@@ -49,49 +50,59 @@ class Family(torch.nn.Module):
         return self.features(y) @ self.theta
 
 
-class Fixed:
-    """In place of Noise: the numbers it is given."""
+class Fixed(Noise):
+    """In place of Noise: draw after draw of the normals that it is given; an objective makes a pair from the first two."""
 
-    def __init__(self, values):
-        self.values = values
+    def __init__(self, *values):
+        self.values = list(values)
+
+    def __len__(self):
+        return len(self.values[0])
 
     def normal(self, *shape):
-        return self.values.view(-1, *shape)
+        return self.values.pop(0).view(-1, *shape)
+
+
+def unscaled(schedule, y_t):
+    """The data that make y_t at level 0 of a schedule without initial noise."""
+    assert float(schedule.sigma[0]) == 0
+    return y_t / schedule.scale[0]
 
 
 # Three-point Gauss-Hermite nodes with equal weights (1 : 4 : 1): exact for polynomials up to degree 5.
 HERMITE = torch.tensor([-math.sqrt(3.0), 0, 0, 0, 0, math.sqrt(3.0)], dtype=torch.float64)
 
 
-def pairs(sigma):
-    """All (y, x_next, eps') with y at the quantiles of a law of data and both noises at the nodes."""
+def pairs():
+    """All (y, eps, eps') with y at the quantiles of a law of data and both noises at the nodes; x_next is y + sigma eps."""
     y = torch.special.ndtri((torch.arange(40, dtype=torch.float64) + 0.5) / 40) * 0.7 + 0.4
-    y, eps, eps_neg = (v.reshape(-1, 1) for v in torch.meshgrid(y, HERMITE, HERMITE, indexing="ij"))
-    return y, y + sigma * eps, eps_neg
+    return [v.reshape(-1, 1) for v in torch.meshgrid(y, HERMITE, HERMITE, indexing="ij")]
 
 
 def normal_approximation_gradient(sigma):
     """Gradient of the recovery objective with K = 0."""
     family, schedule = Family(), NoiseSchedule.from_sigmas([sigma])
-    y, x_next, eps = pairs(sigma)
-    chains = Chains(langevin, 0, torch.ones(1))
-    t, weight = torch.zeros(len(y), dtype=torch.long), torch.ones(1, dtype=torch.float64)
-    outcome = objectives.recovery(family, family, schedule, chains, weight, t, y, x_next, Fixed(eps))
+    y, eps, eps_neg = pairs()
+    loss_fn = Recovery(family, schedule, LevelSampler("langevin", 0))
+    # Without initial noise the first normals are not used, and the negative's are the fresh ones.
+    outcome = loss_fn(unscaled(schedule, y), Fixed(0 * eps, eps, eps_neg), torch.zeros(len(y), dtype=torch.long))
     outcome.loss.mean().backward()
     return family.theta.grad
 
 
 def dsm_gradient(sigma):
     family, schedule = Family(), NoiseSchedule.from_sigmas([sigma])
-    y, x_next, _ = pairs(sigma)
-    objectives.dsm(family, schedule, torch.zeros(len(y), dtype=torch.long), y, x_next).loss.mean().backward()
+    y, eps, _ = pairs()
+    t = torch.zeros(len(y), dtype=torch.long)
+    DSM(family, schedule)(unscaled(schedule, y), Fixed(0 * eps, eps), t).loss.mean().backward()
     return family.theta.grad
 
 
 def exact_recovery_gradient(sigma):
     """d/dtheta of -log p(y | x_next), the expectation under the conditional by dense quadrature."""
     family = Family()
-    y, x_next, _ = pairs(sigma)
+    y, eps, _ = pairs()
+    x_next = y + sigma * eps
     z = x_next + sigma * torch.linspace(-9, 9, 1201, dtype=torch.float64)
     with torch.no_grad():
         features = Family.features(z[..., None])
@@ -133,14 +144,12 @@ def test_recovery_estimate_has_the_predicted_variance():
             return -((y[:, 0] - self.mean[t]) ** 2) / (2 * s**2)
 
     energy = Location()
-    chains = Chains(mala, 8, torch.full((replicates,), 1.1 * s * sigma / math.hypot(s, sigma)))
+    sampler = LevelSampler("mala", 8, 1.1 * s * sigma / math.hypot(s, sigma), "data")
+    loss_fn = Recovery(energy, with_pairs(schedule, y, x_next), sampler)
     information = sigma**2 / (s**2 * (s**2 + sigma**2))
     warm, averaged, total = 40, 120, torch.zeros(replicates)
     for i in range(warm + averaged):
-        weight = torch.ones(replicates)
-        outcome = objectives.recovery(
-            energy, energy, schedule, chains, weight, t, y, x_next, Noise(1, torch.arange(len(y)), i), "data"
-        )
+        outcome = loss_fn(y, Noise(1, torch.arange(len(y)), i), t)
         energy.mean.grad = None
         (outcome.loss.sum() / n).backward()
         with torch.no_grad():
@@ -170,7 +179,9 @@ def test_score_matching_learns_the_noisy_score():
     s_square = float(y.square().mean())
     theta = torch.tensor(1 / (s_square + sigma**2), dtype=torch.float64, requires_grad=True)
     energy = lambda z, t: -0.5 * theta * z[:, 0] ** 2  # noqa: E731
-    objectives.dsm(energy, schedule, torch.zeros(len(y), dtype=torch.long), y, y + sigma * eps).loss.mean().backward()
+    DSM(energy, schedule)(
+        unscaled(schedule, y), Fixed(0 * eps, eps), torch.zeros(len(y), dtype=torch.long)
+    ).loss.mean().backward()
     assert theta.grad is not None
     assert abs(float(theta.grad)) < 1e-12
 
@@ -179,15 +190,15 @@ def test_one_sign():
     """Gradient descent on the loss raises f at data and lowers it at negatives."""
     family, schedule = Family(), NoiseSchedule.from_sigmas([0.5])
     y = torch.full((4, 1), 0.9, dtype=torch.float64)
-    chains: Chains = Chains(langevin, 3, torch.full((1,), 0.2))
+    sampler = LevelSampler(langevin(), 3, torch.full((1,), 0.2))
     t = torch.zeros(4, dtype=torch.long)
     noise = Noise(0, torch.arange(4), dtype=torch.float64)
-    outcome = objectives.recovery(family, family, schedule, chains, torch.ones(1, dtype=torch.float64), t, y, y, noise)
-    gap = float((outcome.f_pos - outcome.f_neg).mean())
+    outcome = Recovery(family, with_pairs(schedule, y, y), sampler)(y, noise, t)
+    gap = float((outcome.statistics["f_pos"] - outcome.statistics["f_neg"]).mean())
     assert float(outcome.loss.detach().mean()) == pytest.approx(-gap)
     before = float(family(y).mean().detach())
     outcome.loss.mean().backward()
-    negatives = run_conditional(chains, family, schedule, t, y, y, Noise(0, torch.arange(4), dtype=torch.float64))[0]
+    negatives, _ = sampler.run(Conditional(family, schedule, t, y), y, Noise(0, torch.arange(4), dtype=torch.float64))
     low = float(family(negatives).mean().detach())
     with torch.no_grad():
         family.theta -= 0.1 * family.theta.grad
@@ -201,7 +212,7 @@ def test_shared_noise_is_standard_normal_and_independent_of_the_observation():
     t = torch.arange(n) % 1000
     x = 0.5 + 0.8 * noise.normal(1)
     y_t, x_next = schedule.pair(x, t, noise)
-    eps = objectives.shared_noise(schedule, t, x, y_t, x_next, noise)
+    eps = _shared_noise(Conditional(lambda y, t: y[:, 0], schedule, t, x_next), Truth(x, y_t), noise)
     error = 1 / math.sqrt(n)
     assert abs(float(eps.mean())) < 4 * error
     assert abs(float(eps.var()) - 1) < 4 * math.sqrt(2) * error
@@ -217,18 +228,15 @@ def test_shared_noise_leaves_the_gradient_of_k_0_and_takes_its_variance():
     noise = Noise(5, torch.arange(n), dtype=torch.float64)
     x = 0.7 * noise.normal(1)
     y_t, x_next = schedule.pair(x, t, noise)
-    chains, weight = Chains(langevin, 0, torch.ones(1000)), torch.ones(1000, dtype=torch.float64)
+    sampler = LevelSampler("langevin", 0)
     theta = torch.full((n,), 0.3, dtype=torch.float64, requires_grad=True)
 
     def energy(y, t):
         return theta.repeat(len(y) // n) * y[:, 0]
 
-    gradients = []
-    for data in (None, x):
-        outcome = objectives.recovery(energy, energy, schedule, chains, weight, t, y_t, x_next, noise, x=data)
-        (gradient,) = torch.autograd.grad(outcome.loss.sum(), theta)
-        gradients.append(gradient)
-    fresh, shared = gradients
+    outcome = Recovery(energy, with_pairs(schedule, y_t, x_next), sampler)(x, noise, t)
+    (shared,) = torch.autograd.grad(outcome.loss.sum(), theta)
+    fresh = (sampler.draw(Conditional(energy, schedule, t, x_next), noise)[0] - y_t)[:, 0].detach()
     difference = fresh - shared
     assert abs(float(difference.mean())) < 4 * float(difference.std()) / math.sqrt(n)
     # What is left is the spread of E[y_t | x_{t+1}, x] about x_{t+1}, against twice sigma^2.
@@ -258,13 +266,13 @@ def test_denoised_start_is_exact_for_one_data_point():
     def energy(y, t):
         return -((y - centre) ** 2 / (2 * spread**2)).sum(-1)
 
-    shared = objectives.shared_noise(schedule, t, x, y_t, x_next, noise)
-    torch.testing.assert_close(normal_approximation(energy, schedule, t, x_next, shared, damped=True), y_t)
-    weight = torch.ones(5, dtype=torch.float64)
+    conditional = Conditional(energy, schedule, t, x_next)
+    shared = _shared_noise(conditional, Truth(x, y_t), noise)
+    torch.testing.assert_close(conditional.normal_approximation(shared, damped=True), y_t)
     for num_steps in (0, 1):
-        chains = Chains(mala, num_steps, torch.full((5,), 1e-9))
-        arguments = (chains, weight, t, y_t, x_next, noise, "denoised", x)
-        outcome = objectives.recovery(energy_twice(energy), energy, schedule, *arguments)
+        sampler = LevelSampler("mala", num_steps, 1e-9, "denoised")
+        loss_fn = Recovery(energy, with_pairs(schedule, y_t, x_next), sampler, differentiated=energy_twice(energy))
+        outcome = loss_fn(x, noise, t)
         assert float(outcome.loss.abs().max()) < 1e-5
 
 

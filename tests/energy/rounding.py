@@ -2,8 +2,8 @@
 
 import torch
 
-from springwell.conditional import gradient
 from springwell.energy import at_level
+from springwell.samplers import gradient
 
 
 def bfloat16_error(network):

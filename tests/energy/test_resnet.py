@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from springwell import NoiseSchedule, UserError, objectives
-from springwell.conditional import gradient
+from springwell import NoiseSchedule, UserError
+from springwell.conditional import Conditional
 from springwell.energy import EnergyResNet, ScaledEnergy, at_level
-from springwell.level import Chains, run_conditional
+from springwell.level import LevelSampler
 from springwell.noise import Noise
-from springwell.samplers import langevin
+from springwell.objectives import Recovery
+from springwell.samplers import gradient
 from tests.energy.rounding import bfloat16_error
+from tests.exact import with_pairs
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -28,11 +30,14 @@ def nchw(array):
     return torch.from_numpy(np.moveaxis(array, -1, -3).copy())
 
 
-class GivenNoise:
+class GivenNoise(Noise):
     """Normals that were written down, in place of drawn ones."""
 
     def __init__(self, draws):
-        self.draws = iter(draws)
+        self.num, self.draws = len(draws[0]), iter(draws)
+
+    def __len__(self):
+        return self.num
 
     def normal(self, *event_shape):
         return next(self.draws)
@@ -86,9 +91,9 @@ def test_gradient_is_the_authors(golden):
 def test_langevin_chain_is_the_authors(golden):
     _, energy, schedule, t = official(golden)
     noise = GivenNoise(nchw(golden["langevin.noise"]))
-    chains = Chains(langevin, int(golden["langevin.num_steps"]), schedule.langevin_step.float())
+    sampler = LevelSampler("langevin", int(golden["langevin.num_steps"]), schedule.langevin_step.float())
     x_next = nchw(golden["langevin.x_tp1"])
-    y, _ = run_conditional(chains, energy, schedule, t, x_next, x_next, noise)
+    y, _ = sampler.draw(Conditional(energy, schedule, t, x_next), noise)
     x_t = y / schedule.scale[t].float()[:, None, None, None]
     assert (x_t - nchw(golden["langevin.x_t"])).abs().max() < 1e-5
 
@@ -98,9 +103,9 @@ def test_loss_is_the_authors(golden):
     scale = schedule.scale[t].float()[:, None, None, None]
     positive, negative = scale * nchw(golden["loss.x_pos"]), scale * nchw(golden["loss.x_neg"])
     # A chain with step size 0 stays at its start, which makes the given x_neg the negative sample.
-    still = Chains(langevin, 1, torch.zeros(6))
+    still = LevelSampler("langevin", 1, torch.zeros(6))
     noise = Noise(0, torch.arange(len(t)))
-    outcome = objectives.recovery(energy, energy, schedule, still, energy.loss_weight, t, positive, negative, noise)
+    outcome = Recovery(energy, with_pairs(schedule, positive, negative), still)(positive, noise, t)
     assert abs(outcome.loss.mean().item() - golden["loss.value"]) < 1e-5
 
 
@@ -166,8 +171,8 @@ def test_chain_weights_have_no_gradient_and_are_prepared_once(monkeypatch):
     monkeypatch.setattr(EnergyResNet, "_prepare", lambda self, t: prepared.append(0) or original(self, t))
     schedule = NoiseSchedule.log_snr(4, 5, -5)
     t, x = torch.arange(4), torch.randn(4, 1, 8, 8)
-    chains = Chains(langevin, 7, 0.1 * schedule.sigma[1:].float())
-    y, _ = run_conditional(chains, ScaledEnergy(network, schedule), schedule, t, x, x, Noise(0, torch.arange(4)))
+    sampler = LevelSampler("langevin", 7, 0.1 * schedule.sigma[1:].float())
+    y, _ = sampler.draw(Conditional(ScaledEnergy(network, schedule), schedule, t, x), Noise(0, torch.arange(4)))
     assert len(prepared) == 1
     assert not y.requires_grad
     assert all(p.grad is None for p in network.parameters())

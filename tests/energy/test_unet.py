@@ -7,8 +7,8 @@ import springwell as sw
 from springwell import NoiseSchedule, UserError
 from springwell.app.config import with_fields
 from springwell.app.presets import preset
-from springwell.conditional import gradient
 from springwell.energy import EnergyUNet, ScaledEnergy, at_level
+from springwell.samplers import gradient
 from tests.energy.rounding import bfloat16_error
 
 

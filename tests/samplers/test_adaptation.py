@@ -5,13 +5,23 @@ import torch
 
 from springwell.errors import UserError
 from springwell.noise import Noise
-from springwell.samplers import DualAveraging, Welford, hmc, langevin, mala, nuts, run_chain, tune_step_size
+from springwell.samplers import DualAveraging, Tuning, Welford, hmc, langevin, mala, nuts, run_chain, tune_step_size
 from springwell.samplers.adaptation import group_means, interpolate
-from springwell.schedule import expand
+from springwell.shapes import expand
 from tests.samplers import laws
 
 # Three levels whose widths differ by a factor of 10 each.
 WIDTH = torch.tensor([0.01, 0.1, 1.0])
+
+
+class Levels:
+    """A log-density that names its levels."""
+
+    def __init__(self, f, level):
+        self.f, self.level = f, level
+
+    def __call__(self, y):
+        return self.f(y)
 
 
 def levels(n):
@@ -21,7 +31,7 @@ def levels(n):
     return level, width, lambda y: -0.5 * (y / width * torch.linspace(1, 2, y.shape[1])).square().sum(-1)
 
 
-@pytest.mark.parametrize(("kernel", "num_steps"), [(mala, 200), (hmc(3), 200), (nuts(6), 80)])
+@pytest.mark.parametrize(("kernel", "num_steps"), [(mala(), 200), (hmc(3), 200), (nuts(6), 80)])
 def test_dual_averaging_settles_at_the_target(kernel, num_steps):
     """One step size per level, from guesses 100 times too small and too large: 0.8 +- 0.03 after freezing, in proportion."""
     n, target = 600, 0.8
@@ -52,7 +62,7 @@ def test_dual_averaging_is_the_published_recursion():
     torch.testing.assert_close(state.log_average, torch.stack([average, first]), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("kernel", [mala, hmc()])
+@pytest.mark.parametrize("kernel", [mala(), hmc()])
 def test_the_pilot_ends_in_the_band_at_every_level(kernel):
     """The paper's rule: 1000 chains, 100 steps, acceptance in [0.6, 0.9]; frozen, fresh chains have it as well."""
     n = 999
@@ -70,15 +80,16 @@ def test_tuning_does_not_depend_on_other_levels():
     n = 300
     level, width, f = levels(n)
     start = width * Noise(5, torch.arange(n)).normal(4)
-    whole = tune_step_size(mala, f, start, torch.full((3,), 0.05), Noise(6, torch.arange(n)), num_steps=60, group=level)
+    tuning = Tuning(num_steps=60)
+    whole = tune_step_size(mala(), f, start, torch.full((3,), 0.05), Noise(6, torch.arange(n)), level, tuning)
     rows = level == 1
     alone = tune_step_size(
-        mala,
+        mala(),
         lambda y: -0.5 * (y / 0.1 * torch.linspace(1, 2, 4)).square().sum(-1),
         start[rows],
         torch.tensor([0.05]),
         Noise(6, torch.arange(n)[rows]),
-        num_steps=60,
+        tuning=tuning,
     )
     torch.testing.assert_close(alone.step_size[0], whole.step_size[1], rtol=1e-4, atol=0)
 
@@ -91,18 +102,25 @@ def test_a_level_that_cannot_be_tuned_is_named():
     def f(y):
         return torch.where((level == 1) & (y[:, 0] != 0), -torch.inf, -0.5 * y.square().sum(-1))
 
-    with pytest.warns(RuntimeWarning, match=r"level 1: acceptance 0 at step size .* outside \[0.6, 0.9\]"):
-        tuned = tune_step_size(
-            mala, f, torch.zeros(n, 2), torch.ones(2), Noise(7, torch.arange(n)), num_steps=40, group=level, max_rounds=2
-        )
-    assert 0.6 <= float(tuned.acceptance[0]) <= 0.9
+    for target, name in ((f, "group 1"), (Levels(f, 10 * level), "level 10")):
+        with pytest.warns(RuntimeWarning, match=rf"^{name}: acceptance 0 at step size .* outside \[0.6, 0.9\]"):
+            tuned = tune_step_size(
+                mala(),
+                target,
+                torch.zeros(n, 2),
+                torch.ones(2),
+                Noise(7, torch.arange(n)),
+                level,
+                Tuning(num_steps=40, max_rounds=2),
+            )
+        assert 0.6 <= float(tuned.acceptance[0]) <= 0.9
 
 
 def test_levels_without_chains_keep_their_step():
     n = 100
     f = laws.correlated_pair().logdensity
     y, group = torch.zeros(n, 2), torch.ones(n, dtype=torch.long)
-    tuned = tune_step_size(mala, f, y, torch.tensor([0.123, 0.5]), Noise(8, torch.arange(n)), group=group)
+    tuned = tune_step_size(mala(), f, y, torch.tensor([0.123, 0.5]), Noise(8, torch.arange(n)), group=group)
     assert float(tuned.step_size[0]) == pytest.approx(0.123)
     assert bool(tuned.acceptance[0].isnan())
 
@@ -110,13 +128,14 @@ def test_levels_without_chains_keep_their_step():
 def test_what_cannot_be_tuned_is_refused():
     y, f, noise = torch.zeros(4, 2), laws.correlated_pair().logdensity, Noise(9, torch.arange(4))
     with pytest.raises(UserError, match="no Metropolis test"):
-        tune_step_size(langevin, f, y, torch.ones(1), noise)
-    with pytest.raises(UserError, match=r"band \(0.9, 0.6\)"):
-        tune_step_size(mala, f, y, torch.ones(1), noise, band=(0.9, 0.6))
+        tune_step_size(langevin(), f, y, torch.ones(1), noise)
+    with pytest.raises(UserError, match=r"band=\(0.9, 0.6\)"):
+        tune_step_size(mala(), f, y, torch.ones(1), noise, tuning=Tuning((0.9, 0.6)))
     with pytest.raises(UserError, match="group"):
-        tune_step_size(mala, f, y, torch.ones(1), noise, group=torch.tensor([0, 0, 0, 1]))
+        tune_step_size(mala(), f, y, torch.ones(1), noise, group=torch.tensor([0, 0, 0, 1]))
     with pytest.raises(UserError, match=r"step size -1 of chain 3 \(level 1\)"):
-        tune_step_size(mala, f, y, torch.tensor([1.0, -1.0]), noise, group=torch.tensor([0, 0, 0, 1]))
+        level = torch.tensor([0, 0, 0, 1])
+        tune_step_size(mala(), Levels(f, level), y, torch.tensor([1.0, -1.0]), noise, level)
 
 
 def test_welford_is_the_variance_of_all_draws():
@@ -138,9 +157,9 @@ def test_an_estimated_mass_makes_a_wide_target_round():
     f = lambda y: -0.5 * (y / WIDTH).square().sum(-1)  # noqa: E731
     y = WIDTH * Noise(10, torch.arange(n)).normal(3)
     inverse_mass = Welford.start(y).update(y).inverse_mass
-    found = []
+    found, quick = [], Tuning(num_steps=16, max_rounds=2)
     for kernel, guess in ((nuts(), 0.01), (nuts(inverse_mass=inverse_mass), 1.0)):
-        tuned = tune_step_size(kernel, f, y, torch.tensor([guess]), Noise(11, torch.arange(n)), num_steps=16, max_rounds=2)
+        tuned = tune_step_size(kernel, f, y, torch.tensor([guess]), Noise(11, torch.arange(n)), tuning=quick)
         state = kernel.init(tuned.y, f)
         found.append(kernel.step(state, f, tuned.step_size, Noise(12, torch.arange(n)))[1].num_gradients.double().mean())
     assert float(found[0] / found[1]) > 10

@@ -3,15 +3,23 @@
 import pytest
 import torch
 
-from springwell.conditional import Conditional, gradient, normal_approximation, value_and_grad
+from springwell.conditional import Conditional
 from springwell.energy import at_level
-from springwell.level import Chains, run_conditional
+from springwell.level import LevelSampler
 from springwell.noise import Noise
-from springwell.samplers import adapt_step_size, jump, mala
+from springwell.samplers import adapt_step_size, gradient, mala, value_and_grad
+from springwell.samplers.jumps import choose, take
 from springwell.schedule import NoiseSchedule
 from tests.exact import GaussianEnergy, MixtureEnergy, check_moments, within
 
 SCHEDULE = NoiseSchedule.from_sigmas([0.5, 0.8], 0.1)
+
+
+def jump(y, conditional, num_proposals, noise):
+    """One jump between modes, without the chain that follows."""
+    eps = noise.normal(num_proposals, *y.shape[1:]).transpose(0, 1)
+    candidates, log_weight = conditional.proposals(y, eps)
+    return take(candidates, choose(log_weight, noise))
 
 
 def posterior(schedule, energy, level, x_next):
@@ -39,8 +47,8 @@ def test_chains_sample_the_closed_form_posterior():
         mean, variance = posterior(SCHEDULE, energy, level, x)
         t, x_next = torch.full((n,), level), torch.full((n, 1), x)
         for proposals in (0, 4):
-            chains = Chains(mala, 25, torch.full((2,), 1.2 * variance**0.5), proposals)
-            y, _ = run_conditional(chains, energy, SCHEDULE, t, x_next, x_next, Noise(0, torch.arange(n)))
+            sampler = LevelSampler("mala", 25, torch.full((2,), 1.2 * variance**0.5), jump_proposals=proposals)
+            y, _ = sampler.draw(Conditional(energy, SCHEDULE, t, x_next), Noise(0, torch.arange(n)))
             check_moments(y, mean, variance)
 
 
@@ -48,7 +56,7 @@ def test_normal_approximation_has_its_moments():
     n = 20_000
     energy = GaussianEnergy(SCHEDULE, mean=0.4, variance=0.3)
     t, x_next = torch.zeros(n, dtype=torch.long), torch.full((n, 1), 0.7)
-    y = normal_approximation(energy, SCHEDULE, t, x_next, Noise(0, torch.arange(n)).normal(2))
+    y = Conditional(energy, SCHEDULE, t, x_next).normal_approximation(Noise(0, torch.arange(n)).normal(2))
     score = -(0.7 - float(energy.mean[0])) / float(energy.variance[0])
     sigma = float(SCHEDULE.sigma[1])
     check_moments(y, 0.7 + sigma**2 * score, sigma**2)
@@ -60,10 +68,10 @@ def test_jumps_find_the_weights_of_separated_modes_where_langevin_steps_do_not()
     energy = MixtureEnergy(schedule, weight=0.3, centre=1.2, width=0.1)
     t, x_next = torch.zeros(n, dtype=torch.long), torch.zeros(n, 1)
     start = torch.full((n, 1), -1.2 * float(schedule.scale[0]))
-    step = torch.full((1,), 0.04)
-    stuck, _ = run_conditional(Chains(mala, 20, step), energy, schedule, t, x_next, start, Noise(0, torch.arange(n)))
+    conditional = Conditional(energy, schedule, t, x_next)
+    stuck, _ = LevelSampler("mala", 20, 0.04).run(conditional, start, Noise(0, torch.arange(n)))
     assert float((stuck > 0).double().mean()) == 0
-    free, _ = run_conditional(Chains(mala, 100, step, 16), energy, schedule, t, x_next, start, Noise(0, torch.arange(n)))
+    free, _ = LevelSampler("mala", 100, 0.04, jump_proposals=16).run(conditional, start, Noise(0, torch.arange(n)))
     assert within(float((free > 0).double().mean()), 0.7, (0.21 / n) ** 0.5)
 
 
@@ -73,7 +81,7 @@ def test_one_jump_leaves_the_conditional_invariant():
     mean, variance = posterior(schedule, energy, 0, 0.4)
     t, x_next = torch.zeros(n, dtype=torch.long), torch.full((n, 1), 0.4)
     exact = mean + variance**0.5 * Noise(1, torch.arange(n)).normal(1)
-    y = jump(exact, energy, schedule, t, x_next, 3, Noise(2, torch.arange(n)))
+    y = jump(exact, Conditional(energy, schedule, t, x_next), 3, Noise(2, torch.arange(n)))
     check_moments(y, mean, variance)
     assert float((y != exact).double().mean()) > 0.3
 
@@ -82,7 +90,7 @@ def test_levels_without_spring_do_not_jump():
     schedule = NoiseSchedule.t6()
     t = torch.tensor([4, 5] * 50)
     y = Noise(0, torch.arange(100)).normal(2)
-    moved = jump(y, GaussianEnergy(schedule), schedule, t, y, 8, Noise(1, torch.arange(100)))
+    moved = jump(y, Conditional(GaussianEnergy(schedule), schedule, t, y), 8, Noise(1, torch.arange(100)))
     assert torch.equal(moved[t == 5], y[t == 5])
     assert bool((moved[t == 4] != y[t == 4]).any())
 
@@ -90,13 +98,13 @@ def test_levels_without_spring_do_not_jump():
 def test_adaptation_settles_at_the_target():
     """From steps 20 times too small and too large, the acceptance of a Gaussian settles at 0.65 +- 0.02."""
     n, target = 500, 0.65
-    step = torch.tensor([0.05, 20.0])
+    step, kernel = torch.tensor([0.05, 20.0]), mala()
     t = torch.arange(2 * n) % 2
     y = Noise(0, torch.arange(2 * n)).normal(5)
     history = []
     for i in range(400):
-        state = mala.init(y, lambda z: -0.5 * z.square().sum(-1))
-        state, info = mala.step(
+        state = kernel.init(y, lambda z: -0.5 * z.square().sum(-1))
+        state, info = kernel.step(
             state, lambda z: -0.5 * z.square().sum(-1), step[t, None], Noise(1, torch.arange(2 * n), stream=i)
         )
         y = state.y
@@ -124,7 +132,8 @@ def test_a_denoised_start_stays_near_however_steep_f_is():
     direction = direction / direction.square().mean(-1, keepdim=True).sqrt()
     slope = torch.tensor([0.9, 1.3, 1e6])[:, None] * natural / (share * sigma**2) * direction
     start = torch.ones(3, dim)
-    drift = normal_approximation(lambda y, t: (slope * y).sum(-1), SCHEDULE, t, start, 0 * start, damped=True, cut=True) - start
+    steep = Conditional(lambda y, t: (slope * y).sum(-1), SCHEDULE, t, start)
+    drift = steep.normal_approximation(0 * start, damped=True, cut=True) - start
     torch.testing.assert_close(drift, torch.tensor([0.9, 1.3, 1.4])[:, None] * natural * direction, rtol=1e-4, atol=1e-5)
 
 
@@ -147,5 +156,6 @@ def test_the_drift_of_data_is_not_cut(num_points):
         natural = (1 - SCHEDULE.posterior_share[level]).sqrt() * SCHEDULE.sigma[level + 1]
         share = uncut.square().mean(-1).sqrt() / natural
         assert float(share.square().mean()) < 1 + 4.5 * (2 / dim / num) ** 0.5
-        cut = normal_approximation(energy, SCHEDULE, t, x_next, torch.zeros_like(x), damped=True, cut=True) - x_next
+        conditional = Conditional(energy, SCHEDULE, t, x_next)
+        cut = conditional.normal_approximation(torch.zeros_like(x), damped=True, cut=True) - x_next
         assert ((cut - uncut.float()).abs().amax(-1) > 1e-4).float().mean() < 1e-3

@@ -20,6 +20,16 @@ def gaussian(y):
     return -0.5 * y.square().sum(-1)
 
 
+class AtLevel:
+    """A log-density that names its levels."""
+
+    def __init__(self, logdensity, level):
+        self.logdensity, self.level = logdensity, level
+
+    def __call__(self, y):
+        return self.logdensity(y)
+
+
 def run(name, logdensity=gaussian, step=0.5, y=None, num_steps=12, **options):
     y = torch.zeros(6, 2) if y is None else y
     step = torch.full((len(y),), step) if isinstance(step, float) else step
@@ -31,7 +41,7 @@ def run(name, logdensity=gaussian, step=0.5, y=None, num_steps=12, **options):
 def test_step_sizes_must_be_positive(name, value):
     step = torch.tensor([0.5, 0.5, value, 0.5, value, 0.5])
     with pytest.raises(UserError, match=rf"step size {value:g} of 2 of 6 chains, first chain 2 \(level 7\): must be positive"):
-        run(name, step=step, level=7)
+        run(name, AtLevel(gaussian, 7), step=step)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -65,7 +75,7 @@ def test_log_densities_that_are_not_finite_at_the_start(name, value):
         return torch.where(torch.arange(6) == 4, value, gaussian(y))
 
     with pytest.raises(UserError, match=rf"log-density {value:g} at the start of chain 4 \(level 4\)"):
-        run(name, broken, level=level)
+        run(name, AtLevel(broken, level))
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -81,7 +91,7 @@ def test_a_langevin_chain_that_runs_away_is_an_error():
     with pytest.raises(DivergenceError, match="6 of 6 chains, first chain 0: not finite after 50 steps; use a smaller step"):
         run("langevin", lambda y: -y.pow(4).sum(-1), step=2.0, num_steps=50)
     with pytest.raises(DivergenceError, match=r"chain 0 \(level 2\)"):
-        run("langevin", lambda y: math.nan * y.sum(-1), level=2)
+        run("langevin", AtLevel(lambda y: math.nan * y.sum(-1), 2))
 
 
 @pytest.mark.parametrize("name", METROPOLIS)
@@ -91,7 +101,7 @@ def test_collapsed_acceptance_is_warned_of_by_level(name):
     steps = torch.tensor([0.3, 50.0, 1e-6])[level]
     kernel = nuts(4) if name == "nuts" else KERNELS[name]
     with pytest.warns(RuntimeWarning) as caught:
-        run_chain(kernel, y, lambda y: -0.25 * y.pow(4).sum(-1), steps, 12, Noise(2, torch.arange(60)), level=level)
+        run_chain(kernel, y, AtLevel(lambda y: -0.25 * y.pow(4).sum(-1), level), steps, 12, Noise(2, torch.arange(60)))
     messages = sorted(str(w.message) for w in caught)
     assert len(messages) == 2
     assert messages[0].startswith("level 1: acceptance 0 over 12 steps: the chains stand still")
@@ -102,7 +112,7 @@ def test_single_chains_that_never_move_are_warned_of():
     y = torch.zeros(6, 2)
     target = lambda y: torch.where((torch.arange(6) == 3) & (y[:, 0] != 0), math.nan, gaussian(y))  # noqa: E731
     with pytest.warns(RuntimeWarning, match="1 of 6 chains never moved"):
-        record_chain(mala, y, target, torch.tensor(0.8), 30, Noise(3, torch.arange(6)))
+        record_chain(mala(), y, target, torch.tensor(0.8), 30, Noise(3, torch.arange(6)))
 
 
 @pytest.mark.parametrize("name", KERNELS)

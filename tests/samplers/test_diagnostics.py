@@ -176,7 +176,7 @@ def test_summary_of_a_trace():
     mean, error = trace.draws.flatten(0, 1).mean(0), standard_error(trace.draws)
     assert float(((mean - law.mean) / error).abs().max()) < 4.5
 
-    plain = summarise(record_chain(langevin, start, law.logdensity, torch.tensor(0.1), 50, laws.noise(n, 2)))
+    plain = summarise(record_chain(langevin(), start, law.logdensity, torch.tensor(0.1), 50, laws.noise(n, 2)))
     assert plain.acceptance is None
     assert plain.ebfmi is None
     assert plain.num_gradients == 50 * n

@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from springwell.conditional import value_and_grad
 from springwell.errors import UserError
-from springwell.samplers import hmc
+from springwell.samplers import hmc, value_and_grad
 from springwell.samplers.integrator import Phase, draw_momentum, hamiltonian, leapfrog
 from tests.samplers import laws
 

@@ -28,7 +28,7 @@ def noise(n, seed=0, **options):
 def test_mala_leaves_a_gaussian_invariant_at_every_step_size(step):
     n, precision = 20_000, 4.0
     start = noise(n, 1).normal(2) / precision**0.5
-    y, acceptance = run_chain(mala, start, gaussian(precision), torch.full((n,), step / precision**0.5), 10, noise(n, 2))
+    y, acceptance = run_chain(mala(), start, gaussian(precision), torch.full((n,), step / precision**0.5), 10, noise(n, 2))
     check_moments(y, 0.0, 1 / precision)
     assert 0 < float(acceptance.mean()) < 1
 
@@ -37,14 +37,14 @@ def test_mala_leaves_a_skewed_law_invariant():
     n = 20_000
     u = noise(n, 3, dtype=torch.float64).uniform(1)
     start = torch.from_numpy(stats.gamma(3).ppf(u.numpy())).log()
-    y, _ = run_chain(mala, start, skewed, torch.full((n,), 0.8), 20, noise(n, 4, dtype=torch.float64))
+    y, _ = run_chain(mala(), start, skewed, torch.full((n,), 0.8), 20, noise(n, 4, dtype=torch.float64))
     assert stats.kstest(y.exp().flatten().numpy(), stats.gamma(3).cdf).pvalue > 1e-3
 
 
 def test_mala_converges_from_far_away():
     n = 5000
     start = torch.full((n, 1), -4.0, dtype=torch.float64)
-    y, _ = run_chain(mala, start, skewed, torch.full((n,), 0.8), 100, noise(n, 5, dtype=torch.float64))
+    y, _ = run_chain(mala(), start, skewed, torch.full((n,), 0.8), 100, noise(n, 5, dtype=torch.float64))
     assert stats.kstest(y.exp().flatten().numpy(), stats.gamma(3).cdf).pvalue > 1e-3
 
 
@@ -53,7 +53,7 @@ def test_mala_is_reversible():
     n = 200_000
     u = noise(n, 6, dtype=torch.float64).uniform(1)
     start = torch.from_numpy(stats.gamma(3).ppf(u.numpy())).log()
-    y, _ = run_chain(mala, start, skewed, torch.full((n,), 1.0), 1, noise(n, 7, dtype=torch.float64))
+    y, _ = run_chain(mala(), start, skewed, torch.full((n,), 1.0), 1, noise(n, 7, dtype=torch.float64))
     g, h = torch.tanh, lambda v: (v > 1.2).double()
     difference = (g(start) * h(y) - h(start) * g(y)).flatten()
     assert within(float(difference.mean()), 0.0, float(difference.std()) / math.sqrt(n))
@@ -67,7 +67,7 @@ def test_langevin_has_its_known_bias(step):
     delta = step / precision**0.5
     variance = 1 / (precision * (1 - precision * delta**2 / 4))
     start = noise(n, 8).normal(2) * variance**0.5
-    y, acceptance = run_chain(langevin, start, gaussian(precision), torch.full((n,), delta), 15, noise(n, 9))
+    y, acceptance = run_chain(langevin(), start, gaussian(precision), torch.full((n,), delta), 15, noise(n, 9))
     check_moments(y, 0.0, variance)
     assert bool((acceptance == 1).all())
 
@@ -75,7 +75,7 @@ def test_langevin_has_its_known_bias(step):
 def test_langevin_step_is_equation_5():
     y = torch.tensor([[0.3, -0.2], [1.0, 2.0]])
     delta = torch.tensor([0.1, 0.5])
-    moved, _ = run_chain(langevin, y, gaussian(3.0), delta, 1, noise(2, 10), noise_scale=0.9)
+    moved, _ = run_chain(langevin(0.9), y, gaussian(3.0), delta, 1, noise(2, 10))
     expected = y + delta[:, None] ** 2 / 2 * (-3.0 * y) + 0.9 * delta[:, None] * noise(2, 10).normal(2)
     torch.testing.assert_close(moved, expected, rtol=1e-6, atol=1e-7)
 
@@ -108,7 +108,7 @@ def test_a_proposal_without_density_is_never_taken():
     def walled(y):
         return torch.where(y[:, 0].abs() < 1, 0.0 * y[:, 0], torch.nan)
 
-    y, acceptance = run_chain(mala, torch.zeros(n, 1), walled, torch.full((n,), 0.8), 50, noise(n, 12))
+    y, acceptance = run_chain(mala(), torch.zeros(n, 1), walled, torch.full((n,), 0.8), 50, noise(n, 12))
     assert float(y.abs().max()) < 1
     assert bool(torch.isfinite(acceptance).all())
     assert 0.3 < float(acceptance.mean()) < 0.9

@@ -16,7 +16,7 @@ from springwell.samplers.diagnostics import ebfmi, ess_bulk, split_rhat
 from tests.exact import within
 from tests.samplers import laws
 
-KERNELS = {"mala": mala, "hmc": hmc(4), "nuts": nuts()}
+KERNELS = {"mala": mala(), "hmc": hmc(4), "nuts": nuts()}
 
 # Step size and number of steps of each kernel.
 SETTINGS = {
@@ -120,7 +120,7 @@ def test_hmc_is_reversible():
 def test_hmc_with_one_leapfrog_step_is_mala():
     law, start = laws.skewed(), laws.noise(100, 9).normal(3)
     step = torch.full((100,), 0.5)
-    a, accepted_a = run_chain(mala, start, law.logdensity, step, 20, laws.noise(100, 10))
+    a, accepted_a = run_chain(mala(), start, law.logdensity, step, 20, laws.noise(100, 10))
     b, accepted_b = run_chain(hmc(1), start, law.logdensity, step, 20, laws.noise(100, 10))
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(accepted_a, accepted_b, rtol=1e-5, atol=1e-6)

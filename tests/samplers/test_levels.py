@@ -84,17 +84,21 @@ def test_a_batch_that_ran_out_of_memory_leaves_no_chains_behind(tmp_path, monkey
     expected = standing(model, [0, 4], 8, seed=0)
     monkeypatch.setattr(model, "automatic_batch", lambda: 8)
     monkeypatch.setattr(model, "num_rows", lambda wanted, batch: wanted)
-    real = model.trajectory
+    real = model._trajectory
+
+    refused = []
 
     def small(index, *rest):
         for number, state in enumerate(real(index, *rest)):
             if number == 6 and len(index) > 4:
+                refused.append(len(index))
                 raise torch.OutOfMemoryError("out of memory")
             yield state
 
-    monkeypatch.setattr(model, "trajectory", small)
+    monkeypatch.setattr(model, "_trajectory", small)
     for found, known in zip(standing(model, [0, 4], 8, seed=0), expected, strict=True):
         torch.testing.assert_close(found, known)
+    assert refused == [8]
 
 
 def test_langevin_keeps_the_steps_of_the_model(tmp_path):

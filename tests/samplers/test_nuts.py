@@ -6,10 +6,9 @@ import pytest
 import torch
 from scipy import stats
 
-from springwell.conditional import value_and_grad
 from springwell.errors import UserError
 from springwell.noise import Noise
-from springwell.samplers import nuts, record_chain
+from springwell.samplers import nuts, record_chain, value_and_grad
 from springwell.samplers.integrator import Phase, hamiltonian, leapfrog
 from springwell.samplers.nuts import _Walk, completed_subtrees
 from tests.samplers import laws
@@ -157,5 +156,5 @@ def test_divergences_end_trajectories_and_are_never_taken():
 
 @pytest.mark.parametrize("depth", [0, -1, 99])
 def test_depth_must_make_sense(depth):
-    with pytest.raises(UserError, match=f"maximum depth {depth}"):
+    with pytest.raises(UserError, match=f"max_depth={depth}"):
         nuts(depth)
