@@ -13,10 +13,12 @@ import tyro
 
 from springwell.app.cli.common import Common, Context, Flag, Folder, Processes, is_main_process
 from springwell.app.cli.evaluate import EvaluateCommand, evaluation_lines, known_evaluation, measure_model
-from springwell.app.config import KIND_FIELDS, Config, CountOrZero, ImageConfig, TrainingConfig, flat
+from springwell.app.config import KIND_FIELDS, Config, flat, with_absolute_paths
 from springwell.app.presets import TABLE, Preset
+from springwell.data.options import ImageOptions
 from springwell.errors import UserError
 from springwell.store import zoo
+from springwell.training.options import CountOrZero, TrainingOptions
 
 
 @dataclass(frozen=True)
@@ -42,17 +44,18 @@ class TrainCommand(Config):
 
     @property
     def config(self) -> Config:
-        return Config(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Config)})
+        """The configuration, which remembers its data by absolute path."""
+        return with_absolute_paths(Config(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Config)}))
 
     def resolved(self, preset: str) -> TrainCommand:
         """The command with its run directory, and without what served the help alone."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(TrainCommand)}
-        values |= {"training": TrainingConfig(**vars(self.training)), "out": self.out or Path("runs") / preset}
+        values |= {"training": TrainingOptions(**vars(self.training)), "out": self.out or Path("runs") / preset}
         return TrainCommand(**values)
 
 
 @dataclass(frozen=True)
-class _VectorTraining(TrainingConfig):
+class _VectorTraining(TrainingOptions):
     """Optimisation."""
 
     fid_every: tyro.conf.Suppress[CountOrZero] = 0
@@ -70,7 +73,7 @@ def train_options(config: Config) -> TrainCommand:
     types: dict[str, Any] = {name: type(values[name]) for name in KIND_FIELDS}
     if config.network.network == "mlp":
         values["training"] = _VectorTraining(**vars(config.training))
-        types |= {"training": _VectorTraining, "images": tyro.conf.Suppress[ImageConfig]}
+        types |= {"training": _VectorTraining, "images": tyro.conf.Suppress[ImageOptions]}
     sections = [(name, kind, dataclasses.field(default=values[name])) for name, kind in types.items()]
     command: type[TrainCommand] = dataclasses.make_dataclass("TrainOptions", sections, bases=(TrainCommand,), frozen=True)
     return command(**values)
@@ -85,9 +88,7 @@ def presets_command(command: PresetsCommand, context: Context) -> dict[str, Any]
             minutes, evaluations = row["cpu_minutes"], row["gradient_evaluations"]
             time = "" if minutes is None else f"{minutes:.0f} min"
             print(f"{name:<20}{evaluations:>10.1e}{time:>10}  {'yes' if row['ships'] else '':<7}{row['about']}")
-        print(
-            "\ngradients: gradient evaluations of the whole training, one sample each; CPU time: on one core, where known"
-        )
+        print("\ngradients: gradient evaluations of the whole training, one sample each; CPU time: on one core, where known")
         print("springwell train PRESET trains one; springwell sample NAME draws from one that ships")
     return {"presets": rows}
 
@@ -99,7 +100,8 @@ def _cost(row: Preset) -> dict[str, Any]:
 
 
 def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
-    command.config.validate()
+    config = command.config
+    config.validate()
     assert command.out is not None
     if command.dry_run:
         return _dry_run(command, context)
@@ -109,9 +111,9 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
     from springwell.store.run import Run
     from springwell.training.loop import Hooks
 
-    measure = _measure(command.config, context) if command.config.training.fid_every else None
-    hooks = Hooks(preview, measure)
-    result = train_run(command.config, command.out, command.common.device, context.reporter, hooks)
+    hooks = Hooks(preview, _measure(config, context) if config.training.fid_every else None)
+    first = command.init_from
+    result = train_run(config, command.out, command.common.device, context.reporter, hooks, init_from=first)
     out: dict[str, Any] = {
         "run": str(result.run),
         "status": result.status,
