@@ -118,7 +118,7 @@ def test_an_unusual_number_of_levels_needs_a_preset():
     three = {name: value for name, value in arrays.items() if not name.startswith("level3")}
     with pytest.raises(UserError, match=r"a network of 3 levels.*--preset"):
         official_model(three)
-    assert official_model(three, name="cifar10-t6").metadata["config"]["network"]["multipliers"] == (1, 2, 2)
+    assert official_model(three, name="cifar10-t6").metadata["config"]["network"]["multipliers"] == [1, 2, 2]
 
 
 def test_a_folder_in_use_is_refused(tmp_path):

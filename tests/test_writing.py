@@ -78,8 +78,11 @@ def test_a_folder_is_filled_up_and_never_mixed(model, tmp_path):
     assert {p.name: p.read_bytes() for p in out.iterdir()} == before
     assert (out / "000005.png").stat().st_mtime_ns == untouched
     assert json.loads((out / "samples.json").read_text()) == {
-        "run": "small", "iteration": 7, "seed": 0, "steps": 2, "noise_scale": 1.0,
-    }  # fmt: skip
+        "run": "small",
+        "iteration": 7,
+        "seed": 0,
+        "sampler": model.sampler.description(),
+    }
     for options in ({"seed": 1}, {"steps": 3}):
         with pytest.raises(UserError, match="holds samples with"):
             write_samples(drawing(model, num=9, **options), out)
@@ -120,7 +123,7 @@ def test_samples_do_not_depend_on_the_batch(model):
 
 def test_a_batch_that_does_not_fit_is_halved(model, monkeypatch):
     expected, rows = model.sample(20), []
-    trajectory = model.trajectory
+    trajectory = model._trajectory
 
     def cramped(index, *arguments):
         rows.append(len(index))
@@ -128,7 +131,7 @@ def test_a_batch_that_does_not_fit_is_halved(model, monkeypatch):
             raise torch.OutOfMemoryError("out of memory")
         return trajectory(index, *arguments)
 
-    monkeypatch.setattr(model, "trajectory", cramped)
+    monkeypatch.setattr(model, "_trajectory", cramped)
     assert torch.equal(torch.cat(list(model.sample_batches(20, batch=16))), expected)
     assert rows == [16, 8, 8, 8]
 

@@ -64,7 +64,8 @@ class Terminal:
 
     @contextmanager
     def bar(self, what: str, total: int, start: int = 0) -> Iterator[Bar]:
-        if not self.console.is_terminal:
+        # In a notebook a console is no terminal, but rich draws its bars there.
+        if not (self.console.is_terminal or self.console.is_jupyter):
             yield _Lines(self, what, total, start)
             return
         from rich.markup import escape

@@ -118,7 +118,7 @@ def test_a_run_rolls_back_once_and_finishes(tmp_path, poisoned):
     for line in lines:
         if "lr" in line:
             factor = 1.0 if line["iteration"] <= 10 else 0.5
-            assert line["lr"] == pytest.approx(factor * learning_rate(config, line["iteration"] - 1))
+            assert line["lr"] == pytest.approx(factor * learning_rate(config.training, line["iteration"] - 1))
     assert [line["iteration"] for line in lines if "lr" in line] == [5, 10, 15, 20, 25, 30]
 
 
@@ -161,7 +161,7 @@ def test_a_lost_log_does_not_raise_the_learning_rate_again(tmp_path, poisoned):
     (tmp_path / "run" / "metrics.jsonl").unlink()
     train(tiny(log_every=5), tmp_path / "run", "cpu", Silent())
     line = Run(tmp_path / "run").read_metrics()[-1]
-    assert line["lr"] == pytest.approx(0.5 * learning_rate(tiny(), line["iteration"] - 1))
+    assert line["lr"] == pytest.approx(0.5 * learning_rate(tiny().training, line["iteration"] - 1))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_the_guard_of_a_resumed_run_knows_no_later_lines(tmp_path, monkeypatch):
 
 def test_rollbacks_are_bounded_and_then_there_is_advice(tmp_path, poisoned):
     poisoned(tmp_path / "run", 100)
-    words = r"rolled back 3 times already; the last good checkpoint is that of iteration 10; try a lower --lr"
+    words = r"rolled back 3 times already; the last good checkpoint is that of iteration 10; try a lower lr"
     with pytest.raises(DivergenceError, match=words):
         train(tiny(), tmp_path / "run", "cpu", Silent())
     factors = [line["lr_factor"] for line in Run(tmp_path / "run").read_metrics() if "rollback" in line]

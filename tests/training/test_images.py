@@ -117,7 +117,7 @@ def test_a_failing_preview_does_not_end_training(tmp_path):
 def test_half_precision_needs_an_accelerator(tmp_path):
     if torch.accelerator.is_available():
         pytest.skip("there is one")
-    with pytest.raises(UserError, match="--precision fp16"):
+    with pytest.raises(UserError, match="precision='fp16'"):
         train(tiny_digits(precision="fp16"), tmp_path / "run", "cpu", Silent())
 
 

@@ -174,7 +174,7 @@ def test_a_run_with_checkpoints_of_another_model_alone_does_not_begin_anew(tmp_p
         path.unlink()
     for path in (other / "checkpoints").iterdir():
         path.rename(out / "checkpoints" / path.name)
-    with pytest.raises(UserError, match="belongs to another model, and there is no other; choose another --out"):
+    with pytest.raises(UserError, match="belongs to another model, and there is no other; choose another folder"):
         train(tiny(), out, "cpu", reporter=Silent())
     assert (out / "metrics.jsonl").exists()
 
@@ -371,12 +371,12 @@ def test_weight_decay_takes_its_share_off_matrices_alone(tmp_path):
 
 def test_learning_rate_rises_and_falls():
     config = tiny(iterations=1000, warmup=100, lr=0.01)
-    assert learning_rate(config, 0) == pytest.approx(0.01 / 100)
-    assert learning_rate(config, 99) == pytest.approx(0.01, rel=0.03)
-    assert learning_rate(config, 500) == pytest.approx(0.005)
-    assert learning_rate(config, 999) < 1e-6
+    assert learning_rate(config.training, 0) == pytest.approx(0.01 / 100)
+    assert learning_rate(config.training, 99) == pytest.approx(0.01, rel=0.03)
+    assert learning_rate(config.training, 500) == pytest.approx(0.005)
+    assert learning_rate(config.training, 999) < 1e-6
     constant = changed(config, "training", lr_decay="constant")
-    assert learning_rate(constant, 999) == 0.01
+    assert learning_rate(constant.training, 999) == 0.01
 
 
 def test_tensorboard(tmp_path):
@@ -439,7 +439,7 @@ def test_two_trainings_do_not_share_a_directory(tmp_path):
     train(tiny(), tmp_path / "run", "cpu", stop_after=10)
     with (
         Run(tmp_path / "run").alone(print),
-        pytest.raises(UserError, match="another process is training it; wait for that, or choose another --out"),
+        pytest.raises(UserError, match="another process is training it; wait for that, or choose another folder"),
     ):
         train(tiny(), tmp_path / "run", "cpu")
     assert train(tiny(), tmp_path / "run", "cpu").status == "finished"

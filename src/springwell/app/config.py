@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import typing
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -248,6 +249,8 @@ SECTIONS: dict[str, dict[str, type]] = {
     "training": {"": TrainingOptions},
     "images": {"": ImageOptions},
 }
+# Kinds of data that are named by a path.
+PATH_KINDS = ("npy", "folder", "zip", "npz", "prepared")
 # The field that names a section's kind.
 KIND_FIELDS = {"schedule": "schedule", "network": "network", "sampler": "kernel"}
 
@@ -391,6 +394,14 @@ def _section_of(config: Config, name: str) -> str:
             kind = getattr(getattr(config, section), KIND_FIELDS[section])
             raise UserError(f"{name}: belongs to {wanted}, not to {KIND_FIELDS[section]}={kind!r}")
     raise UserError(f"{name}: unknown field{did_you_mean(name, flat(config))}")
+
+
+def with_absolute_paths(config: Config) -> Config:
+    """``config`` with its data, and where data are looked for, by absolute path, so that a run is used from any folder."""
+    kind, colon, path = config.data.partition(":")
+    data = f"{kind}:{Path(path).expanduser().absolute()}" if colon and kind in PATH_KINDS else config.data
+    root = config.images.data_root and str(Path(config.images.data_root).expanduser().absolute())
+    return dataclasses.replace(config, data=data, images=dataclasses.replace(config.images, data_root=root))
 
 
 def did_you_mean(name: str, known: Any) -> str:

@@ -24,7 +24,7 @@ from springwell.app.cli.applications import (
     restore_command,
 )
 from springwell.app.cli.chains import DiagnoseCommand, LongrunCommand, diagnose_command, longrun_command
-from springwell.app.cli.common import Context, is_main_process
+from springwell.app.cli.common import Context, is_main_process, is_out_of_memory
 from springwell.app.cli.data import ConvertCommand, DataCommand, convert_command, data_command
 from springwell.app.cli.doctor import DoctorCommand, doctor_command
 from springwell.app.cli.evaluate import EvaluateCommand, FidCommand, evaluate_command, fid_command
@@ -99,10 +99,15 @@ def _warn(
     sys.stderr.write(f"warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line))
 
 
+def _out_of_memory(name: str) -> str:
+    training = "lower --batch or --width, or raise --accumulate, which divides the batch"
+    return f"out of memory; {training if name == 'train' else 'lower --batch or --num'}"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of ``springwell``."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    as_json = "--json" in arguments
+    as_json, name = "--json" in arguments, ""
     warnings.showwarning = _warn
     try:
         name, command = parse(arguments)
@@ -118,15 +123,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result, code = {}, 0
     except OSError as error:
         result, code = {"error": f"{error.filename or 'file system'}: {error.strerror or error}"}, 2
-    except MemoryError as error:
-        result, code = {"error": f"out of memory ({error}); use a smaller --num, --batch or --image-size"}, 2
+    except MemoryError:
+        result, code = {"error": _out_of_memory(name)}, 2
     except KeyboardInterrupt:
         result, code = {"error": "interrupted"}, 130
     except Exception as error:
-        if os.environ.get("SPRINGWELL_DEBUG"):
+        if is_out_of_memory(error):
+            result, code = {"error": _out_of_memory(name)}, 2
+        elif os.environ.get("SPRINGWELL_DEBUG"):
             raise
-        what = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
-        result, code = {"error": f"unexpected {what} (SPRINGWELL_DEBUG=1 shows where)"}, 1
+        else:
+            what = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+            result, code = {"error": f"unexpected {what} (SPRINGWELL_DEBUG=1 shows where)"}, 1
     if "error" in result and is_main_process():
         print(f"springwell: {result['error']}", file=sys.stderr)
     try:

@@ -11,7 +11,20 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, File, Flag, ModelName, Number, run_name, writable, write_errors
+from springwell.app.cli.common import (
+    Common,
+    Context,
+    File,
+    Flag,
+    ModelName,
+    Number,
+    Overwrite,
+    check_new,
+    load_model,
+    run_name,
+    writable,
+    write_errors,
+)
 from springwell.errors import UserError
 
 _MOST_VALUES = 2**27
@@ -36,6 +49,7 @@ class InterpolateCommand:
     out: File = None
     """Where to: .png (a row per path), .gif (images only; a surface is walked around its border), .npy or .npz. Default:
     NAME-interpolation.png, and of images .gif too."""
+    overwrite: Overwrite = False
     batch: Number = None
     """Chains that run side by side. Default: as many as fit in memory."""
     steps: Number = None
@@ -73,6 +87,7 @@ class InpaintCommand:
     out: File = None
     """The folder to write: NAME.png, the image without what is hidden and the samples, and NAME-0.png ... each by itself. For
     vectors a .png, .npy or .npz. Default: IMAGE-inpainted, or RUN-inpainted.png."""
+    overwrite: Overwrite = False
     steps: Number = None
     """MCMC steps per level. Default: the run's own; 5 for vectors."""
     common: Common = dataclasses.field(default_factory=Common)
@@ -120,7 +135,6 @@ class RestoreCommand:
 def interpolate_command(command: InterpolateCommand, context: Context) -> dict[str, Any]:
     import torch
 
-    from springwell.app.api import load
     from springwell.app.plots import paths_figure, save_figure
     from springwell.app.writing import MAX_GRID, save_samples
     from springwell.applications.interpolate import check_seeds, interpolate
@@ -138,7 +152,7 @@ def interpolate_command(command: InterpolateCommand, context: Context) -> dict[s
     _at_least(("num", num, 2), ("batch", command.batch, 1), ("steps", command.steps, 0))
     if command.out is not None and command.out.suffix not in (".png", ".gif", ".npy", ".npz"):
         raise UserError(f"--out {command.out}: unknown kind '{command.out.suffix}'; use .png, .gif, .npy or .npz")
-    model = load(command.run, device=context.device(), warn=context.reporter.warn)
+    model = load_model(command.run, context)
     images = len(model.event_shape) == 3
     if not images and command.out is not None and command.out.suffix == ".gif":
         raise UserError(f"--out {command.out}: an animation shows images, and this model draws vectors; use .png or .npy")
@@ -148,6 +162,7 @@ def interpolate_command(command: InterpolateCommand, context: Context) -> dict[s
         raise UserError(f"--num {num}: a picture holds at most {MAX_GRID} samples; use fewer, or --out with .npy or .npz")
     samples = sum(num ** (len(group) // 2) for group in groups)
     _check_size(num, samples, math.prod(model.event_shape))
+    check_new(command.out, command.overwrite)
     writable(outs[0].parent)
     with context.reporter.bar("sampling (levels x samples)", samples * (model.schedule.num_levels + 1)) as bar:
         paths = [interpolate(model, g, num, command.tests, command.steps, command.batch, bar.advance).cpu() for g in groups]
@@ -196,7 +211,6 @@ def _border(rows: Any) -> list[Any]:
 
 
 def inpaint_command(command: InpaintCommand, context: Context) -> dict[str, Any]:
-    from springwell.app.api import load
     from springwell.applications.batches import check_seed
 
     _at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
@@ -205,7 +219,7 @@ def inpaint_command(command: InpaintCommand, context: Context) -> dict[str, Any]
         raise UserError("inpaint: give an image, or --given for vectors")
     if command.given is not None and (command.mask, command.box, command.half) != (None, None, None):
         raise UserError(f"--given {command.given}: says what is hidden by itself; leave out --mask, --box and --half")
-    model = load(command.run, device=context.device(), warn=context.reporter.warn)
+    model = load_model(command.run, context)
     if (len(model.event_shape) == 3) != (command.given is None):
         kind = "images: give one" if command.given is not None else "vectors: use --given, such as --given 0=0.5"
         raise UserError(f"inpaint: {command.run} is a model of {kind}")
@@ -283,6 +297,7 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
     out = command.out or Path(f"{run_name(command.run)}-inpainted.png")
     if out.suffix not in (".png", ".npy", ".npz"):
         raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .png, .npy or .npz for vectors")
+    check_new(command.out, command.overwrite)
     size = model.event_shape[0]
     hidden, x = torch.ones(size, dtype=torch.bool), torch.zeros(size)
     for part in command.given.split(","):
@@ -333,7 +348,6 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
 def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]:
     import torch
 
-    from springwell.app.api import load
     from springwell.app.files import Folder, Image, read_images
     from springwell.app.writing import save_arrays
     from springwell.applications.batches import check_seed
@@ -348,7 +362,7 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
     noise = command.noise if command.noise is not None else 0.3 if command.task == "denoise" else 0.05
     if not 0 < noise < 100:
         raise UserError(f"--noise {noise:g}: out of range; must be positive (black is -1, white 1)")
-    model = load(command.run, device=context.device(), warn=context.reporter.warn)
+    model = load_model(command.run, context)
     shape, num, out = model.event_shape, command.num, _folder(command.out or _beside(command.image, command.task))
     if len(shape) != 3:
         raise UserError(f"restore: {command.run} is a model of vectors; from Python, springwell.applications.restore takes any")

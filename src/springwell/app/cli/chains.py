@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from springwell.app.cli.common import Common, Context, File, Flag, Folder, ModelName, Number, place, writable, write_errors
+from springwell.app.cli.common import (
+    Common,
+    Context,
+    File,
+    Flag,
+    Folder,
+    ModelName,
+    Number,
+    load_model,
+    place,
+    writable,
+    write_errors,
+)
 from springwell.errors import InterruptionError, UserError
 
 if TYPE_CHECKING:
@@ -115,7 +127,6 @@ def _place(command: DiagnoseCommand | LongrunCommand, what: str) -> Path:
 
 def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, Any]:
     from springwell.app import plots
-    from springwell.app.api import load
     from springwell.evaluation.chains import FREE, diagnose
     from springwell.schedule import spread_levels
     from springwell.store.files import write_json
@@ -123,7 +134,7 @@ def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, An
     for option, value, least in (("num", command.num, 2), ("steps", command.steps, 8), ("warmup", command.warmup, 0)):
         if value < least:
             raise UserError(f"--{option} {value}: must be at least {least}")
-    model = load(command.run, device=context.device(), warn=context.reporter.warn)
+    model = load_model(command.run, context)
     last = model.schedule.num_levels - 1
     if command.levels is not None and (not command.levels or min(command.levels) < 0):
         raise UserError(f"--levels {' '.join(map(str, command.levels))}: needs some of 0 ... {last}")
@@ -168,7 +179,6 @@ def _line(row: dict[str, Any]) -> str:
 
 def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]:
     from springwell.app import plots
-    from springwell.app.api import load
     from springwell.app.build import config_of, open_model_data
     from springwell.evaluation.longrun import Judge, Plan, long_run, title
 
@@ -181,7 +191,7 @@ def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]
             raise UserError(f"--{option} {value}: must be at least {least}")
     if not command.steps or min(command.steps) < 1:
         raise UserError(f"--steps {' '.join(map(str, command.steps))}: needs numbers of at least 1, for instance 1 10 100")
-    model = load(command.run, device=context.device(), warn=context.reporter.warn)
+    model = load_model(command.run, context)
     network = reference = None
     if command.fid and len(model.event_shape) != 3:
         raise UserError(f"--fid: is of images; {command.run} is a model of vectors {list(model.event_shape)}")

@@ -7,12 +7,15 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
 from springwell.errors import UserError
 from springwell.progress import Reporter
+
+if TYPE_CHECKING:
+    from springwell.model import Model
 
 _QUIET: Any = {"help_behavior_hint": ""}
 ModelName = Annotated[
@@ -27,6 +30,11 @@ Flag = tyro.conf.FlagCreatePairsOff[bool]
 File = Annotated[Path | None, tyro.conf.arg(metavar="FILE", **_QUIET)]
 Folder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", **_QUIET)]
 Number = Annotated[int | None, tyro.conf.arg(metavar="INT", **_QUIET)]
+DataSpec = Annotated[
+    str | None,
+    tyro.conf.arg(metavar="DATA", help="The data, as train takes them. Default: what the model was trained on.", **_QUIET),
+]
+Overwrite = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Replace the file --out if it exists.")]
 DataRoot = Annotated[
     str | None,
     tyro.conf.arg(metavar="FOLDER", help="Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data.", **_QUIET),
@@ -104,18 +112,59 @@ class Context:
             torch.set_num_threads(threads)
 
 
+def load_model(run: str, context: Context, device: str | None = None, data: str | None = None) -> Model:
+    """The model that ``run`` names. Says which one is meant where there are two, and warns of one that is not finished.
+
+    Args:
+        run: A run directory, a model that ships or one on the hub.
+        context: The surroundings.
+        device: Where to put it. Default: what --device says.
+        data: The data to measure it on, if not those that it was trained on.
+    """
+    from springwell.app.api import find, load_folder
+    from springwell.store import zoo
+    from springwell.store.run import Run
+
+    if run in zoo.names() and is_main_process():
+        mine = next((path for path in (Path(run), Path("runs") / run) if Run(path).config_path.exists()), None)
+        if mine == Path(run):
+            context.reporter.say(f"{run}: the run in ./{run}; zoo:{run} is the model that ships")
+        elif mine is not None:
+            context.reporter.say(f"{run}: the model that ships; {mine} is your run")
+    folder = find(run)
+    model = load_folder(folder, device=device or context.device(), warn=context.reporter.warn)
+    config = model.metadata.get("config")
+    if config is not None and not Run(folder).finished:
+        total = config["training"]["iterations"]
+        context.reporter.warn(f"{run}: its training is not finished (iteration {model.iteration} of {total})")
+    if data is not None and config is not None:
+        model.metadata = {**model.metadata, "name": data, "config": {**config, "data": data}}
+    return model
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch ran out of memory; on a CPU it says so in words alone."""
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+
+
 def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def run_name(run: str) -> str:
     """How outputs of a model are named: the last part of RUN, without the hub's revision."""
-    return Path(run.partition("@")[0]).name
+    return Path(run.partition("@")[0].removeprefix("zoo:")).name
 
 
 def place(run: str, out: Path | None, what: str, inside: str = "") -> Path:
     """Where to write: ``out``, the run directory (or ``inside`` of it), else ./NAME-what."""
     return out or (Path(run, inside) if Path(run).is_dir() else Path(f"{run_name(run)}-{what}"))
+
+
+def check_new(out: Path | None, overwrite: bool) -> None:
+    """Refuses a file that exists, unless it may be overwritten."""
+    if out is not None and out.is_file() and not overwrite:
+        raise UserError(f"--out {out}: exists; choose another name, or add --overwrite")
 
 
 def writable(folder: Path) -> None:

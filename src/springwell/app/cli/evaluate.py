@@ -15,11 +15,13 @@ from springwell.app.cli.common import (
     Common,
     Context,
     DataRoot,
+    DataSpec,
     File,
     Folder,
     ModelName,
     Number,
     Processes,
+    load_model,
     place,
     writable,
     write_errors,
@@ -37,6 +39,7 @@ class EvaluateCommand:
     """Measure a trained model and draw it."""
 
     run: ModelName
+    data: DataSpec = None
     num: Number = None
     """Samples. Default: 2000 vectors, or 50000 images for FID, KID, Inception score, precision and recall."""
     seed: int = 0
@@ -87,7 +90,7 @@ def evaluate_command(command: EvaluateCommand, context: Context) -> dict[str, An
 def measure_model(command: EvaluateCommand, out: Path, context: Context, processes: Processes) -> dict[str, Any]:
     """Measures a model, writes evaluation.json and the pictures; of many processes, the first one does."""
     from springwell.app import plots
-    from springwell.app.api import find, load_folder
+    from springwell.app.api import find
     from springwell.app.build import config_of, open_model_data
     from springwell.evaluation.images import evaluate_images
     from springwell.evaluation.quality import quality
@@ -98,8 +101,8 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
 
     num, seed = command.num, command.seed
     with processes.first():
-        folder = find(command.run)
-    model = load_folder(folder, device=processes.device, warn=context.reporter.warn)
+        model = load_model(command.run, context, processes.device, command.data)
+    folder = find(command.run)
     images = len(model.event_shape) == 3
     limit = 1_000_000 if images else 10_000
     if num is not None and not 100 <= num <= limit:

@@ -12,7 +12,19 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, Flag, Folder, ModelName, Number, place, writable, write_errors
+from springwell.app.cli.common import (
+    Common,
+    Context,
+    DataSpec,
+    Flag,
+    Folder,
+    ModelName,
+    Number,
+    load_model,
+    place,
+    writable,
+    write_errors,
+)
 from springwell.errors import InterruptionError, UserError
 
 
@@ -21,6 +33,7 @@ class LikelihoodCommand:
     """Bracket a model's partition function and the bits per dimension of data."""
 
     run: ModelName
+    data: DataSpec = None
     split: Literal["test", "train"] = "test"
     """Which data to measure."""
     num: int = 10_000
@@ -55,6 +68,7 @@ class ScoreCommand:
     run: ModelName
     images: tyro.conf.Positional[str]
     """A folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test."""
+    data: DataSpec = None
     against: str | None = None
     """Other images, likewise: how well the density tells them apart (AUROC; above 0.5 if IMAGES are the likelier)."""
     num: Number = None
@@ -70,7 +84,6 @@ class ScoreCommand:
 
 def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str, Any]:
     from springwell.app import plots
-    from springwell.app.api import find, load_folder
     from springwell.app.build import measurable_data
     from springwell.evaluation.likelihood import measure, settings_for, work_name
     from springwell.store.files import write_json
@@ -86,8 +99,7 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
     out = place(command.run, command.out, "likelihood")
     with context.processes() as processes:
         with processes.first():
-            folder = find(command.run)
-        model = load_folder(folder, device=processes.device, warn=context.reporter.warn)
+            model = load_model(command.run, context, processes.device, command.data)
         writable(out)
         c = command
         settings = settings_for(model, c.tolerance, c.densities, c.budget, c.seed, c.repeats, c.chains, c.batch)
@@ -165,7 +177,6 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from springwell.app.api import load
     from springwell.app.build import config_of, open_model_data
     from springwell.data.images import scaled
     from springwell.data.pictures import grid, save_png
@@ -177,7 +188,7 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
 
     if command.num is not None and command.num < 1:
         raise UserError(f"--num {command.num}: must be at least 1")
-    model = load(command.run, device=context.device(), warn=context.reporter.warn)
+    model = load_model(command.run, context, data=command.data)
     if len(model.event_shape) != 3:
         raise UserError(f"{command.run}: is a model of vectors {list(model.event_shape)}; score ranks images")
     if command.likelihood is not None:

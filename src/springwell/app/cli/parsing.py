@@ -32,8 +32,11 @@ def with_kinds(config: Config, words: Sequence[str]) -> Config:
     for name in KIND_FIELDS.values():
         for word, value in zip(words, [*words[1:], ""], strict=True):
             option, equals, joined = word.partition("=")
+            kind = joined if equals else value
+            if option == f"--{name}" and kind == "own":
+                raise UserError("--network own: only Python can give one; choose mlp, resnet, unet")
             if option == f"--{name}":
-                config = with_fields(config, **{name: joined if equals else value})
+                config = with_fields(config, **{name: kind})
     return config
 
 
@@ -141,6 +144,7 @@ def _rule(convert: Callable[[str], Any], cls: type, wanted: str) -> PrimitiveCon
 def _literal(choices: tuple[str, ...]) -> PrimitiveConstructorSpec[Any]:
     # A kind is chosen before tyro parses, so its field has one value; help shows them all.
     shown = next((tuple(kinds) for kinds in SECTIONS.values() if len(choices) == 1 and choices[0] in kinds), choices)
+    shown = tuple(choice for choice in shown if choice != "own")
 
     def from_words(words: list[str]) -> Any:
         if words[0] not in choices:

@@ -15,7 +15,10 @@ from springwell.app.cli.common import (
     Flag,
     ModelName,
     Number,
+    Overwrite,
     Processes,
+    check_new,
+    load_model,
     run_name,
     writable,
     write_errors,
@@ -36,6 +39,7 @@ class SampleCommand:
     """Where to: .png for a picture; .npy or .npz for numbers, images as uint8 [N, H, W, C]; a path without suffix for a folder
     of PNGs, which an interrupted command fills up; .gif with --trajectory. Default: samples.png (samples.npy for vectors) in
     the run directory, ./NAME.png for other models."""
+    overwrite: Overwrite = False
     trajectory: Flag = False
     """Write the way from noise to sample: .png, .gif or .npz."""
     batch: Number = None
@@ -56,17 +60,16 @@ def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
     for option, value in (("num", command.num), ("batch", command.batch)):
         if value is not None and value < 1:
             raise UserError(f"--{option} {value}: must be at least 1")
+    check_new(out, command.overwrite)
     with context.processes() as processes:
         return _sample(command, context, processes, out, name)
 
 
 def _sample(command: SampleCommand, context: Context, processes: Processes, out: Path | None, name: str) -> dict[str, Any]:
-    from springwell.app.api import find, load_folder
     from springwell.app.writing import Drawing, write_samples, write_trajectory
 
     with processes.first():
-        folder = find(command.run)
-    model = load_folder(folder, device=processes.device, warn=context.reporter.warn)
+        model = load_model(command.run, context, processes.device)
     if out is None and Path(command.run).is_dir():
         kind = ".png" if command.trajectory or len(model.event_shape) == 3 else ".npy"
         out = Path(command.run) / f"{'trajectory' if command.trajectory else 'samples'}{kind}"

@@ -13,7 +13,7 @@ import tyro
 
 from springwell.app.cli.common import Common, Context, Flag, Folder, Processes, is_main_process
 from springwell.app.cli.evaluate import EvaluateCommand, evaluation_lines, known_evaluation, measure_model
-from springwell.app.config import KIND_FIELDS, Config, flat
+from springwell.app.config import KIND_FIELDS, Config, flat, with_absolute_paths
 from springwell.app.presets import TABLE, Preset
 from springwell.data.options import ImageOptions
 from springwell.errors import UserError
@@ -44,7 +44,8 @@ class TrainCommand(Config):
 
     @property
     def config(self) -> Config:
-        return Config(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Config)})
+        """The configuration, which remembers its data by absolute path."""
+        return with_absolute_paths(Config(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Config)}))
 
     def resolved(self, preset: str) -> TrainCommand:
         """The command with its run directory, and without what served the help alone."""
@@ -99,7 +100,8 @@ def _cost(row: Preset) -> dict[str, Any]:
 
 
 def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
-    command.config.validate()
+    config = command.config
+    config.validate()
     assert command.out is not None
     if command.dry_run:
         return _dry_run(command, context)
@@ -109,9 +111,9 @@ def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
     from springwell.store.run import Run
     from springwell.training.loop import Hooks
 
-    measure = _measure(command.config, context) if command.config.training.fid_every else None
-    hooks = Hooks(preview, measure)
-    result = train_run(command.config, command.out, command.common.device, context.reporter, hooks)
+    hooks = Hooks(preview, _measure(config, context) if config.training.fid_every else None)
+    first = command.init_from
+    result = train_run(config, command.out, command.common.device, context.reporter, hooks, init_from=first)
     out: dict[str, Any] = {
         "run": str(result.run),
         "status": result.status,
