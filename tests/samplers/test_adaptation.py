@@ -133,8 +133,8 @@ def test_what_cannot_be_tuned_is_refused():
         tune_step_size(mala(), f, y, torch.ones(1), noise, tuning=Tuning((0.9, 0.6)))
     with pytest.raises(UserError, match="group"):
         tune_step_size(mala(), f, y, torch.ones(1), noise, group=torch.tensor([0, 0, 0, 1]))
+    level = torch.tensor([0, 0, 0, 1])
     with pytest.raises(UserError, match=r"step size -1 of chain 3 \(level 1\)"):
-        level = torch.tensor([0, 0, 0, 1])
         tune_step_size(mala(), Levels(f, level), y, torch.tensor([1.0, -1.0]), noise, level)
 
 
