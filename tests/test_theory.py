@@ -179,9 +179,8 @@ def test_score_matching_learns_the_noisy_score():
     s_square = float(y.square().mean())
     theta = torch.tensor(1 / (s_square + sigma**2), dtype=torch.float64, requires_grad=True)
     energy = lambda z, t: -0.5 * theta * z[:, 0] ** 2  # noqa: E731
-    DSM(energy, schedule)(
-        unscaled(schedule, y), Fixed(0 * eps, eps), torch.zeros(len(y), dtype=torch.long)
-    ).loss.mean().backward()
+    t = torch.zeros(len(y), dtype=torch.long)
+    DSM(energy, schedule)(unscaled(schedule, y), Fixed(0 * eps, eps), t).loss.mean().backward()
     assert theta.grad is not None
     assert abs(float(theta.grad)) < 1e-12
 

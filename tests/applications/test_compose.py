@@ -7,9 +7,8 @@ from springwell.applications.compose import Mixture, Product, tempered
 from springwell.data.toy import toy_data
 from springwell.errors import UserError
 from springwell.generate import progressive
-from springwell.level import Chains
+from springwell.level import LevelSampler
 from springwell.noise import Noise
-from springwell.samplers import mala
 from springwell.schedule import NoiseSchedule
 from tests.exact import CorrelatedEnergy, GaussianEnergy, MixtureEnergy, ToyEnergy, check_gaussian, within
 
@@ -17,9 +16,9 @@ SCHEDULE = NoiseSchedule.from_sigmas([0.6, 0.7, 0.8, 0.95], 0.05)
 
 
 def draw(energy, n, event_shape, sweeps, jumps=0, fraction=0.4):
-    chains = Chains(mala, 5, fraction * SCHEDULE.sigma[1:], jumps)
+    sampler = LevelSampler("mala", 5, fraction * SCHEDULE.sigma[1:], jump_proposals=jumps)
     noise = Noise(0, torch.arange(n), dtype=torch.float64)
-    *_, (_, x, _) = progressive(energy, SCHEDULE, chains, event_shape, noise, sweeps)
+    *_, (_, x, _) = progressive(energy, SCHEDULE, sampler, event_shape, noise, sweeps)
     return x
 
 

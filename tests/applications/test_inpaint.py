@@ -5,15 +5,14 @@ import math
 import pytest
 import torch
 
+import springwell as sw
 from springwell.applications.inpaint import Hidden, inpaint, inpaint_levels
 from springwell.data.toy import log_density, toy_data
 from springwell.errors import UserError
 from springwell.evaluation.conditionals import kolmogorov, pit
-from springwell.level import Chains
+from springwell.level import LevelSampler
 from springwell.noise import Noise
-from springwell.samplers import mala
 from springwell.schedule import NoiseSchedule
-from springwell.store.run import load
 from tests.exact import CorrelatedEnergy, ToyEnergy, check_gaussian
 from tests.images import small_model
 
@@ -29,25 +28,25 @@ def toy_pit(name, schedule, x_0):
 @pytest.mark.parametrize(("name", "given"), [("eight_gaussians", 0.6), ("checkerboard", 0.5)])
 def test_sweeps_draw_from_the_exact_conditional(name, given):
     schedule, n = NoiseSchedule.from_sigmas([0.6, 0.7, 0.8, 0.95], 0.05), 600
-    chains = Chains(mala, 5, 0.4 * schedule.sigma[1:].float(), 16)
+    sampler = LevelSampler("mala", 5, 0.4 * schedule.sigma[1:].float(), jump_proposals=16)
     x = torch.tensor([[given, 100.0]]).repeat(n, 1)
     hidden = torch.tensor([False, True])
     energy = ToyEnergy(toy_data(name), schedule)
-    *_, (_, x_0, _) = inpaint_levels(energy, schedule, chains, x, hidden, Noise(0, torch.arange(n)), sweeps=25)
+    *_, (_, x_0, _) = inpaint_levels(energy, schedule, sampler, x, hidden, Noise(0, torch.arange(n)), sweeps=25)
     assert kolmogorov(toy_pit(name, schedule, x_0))[0] < KS / math.sqrt(n)
     if name == "checkerboard":
         # Without sweeps the row nearer to the centre gets too much, which a test of this size must see.
-        *_, (_, x_0, _) = inpaint_levels(energy, schedule, chains, x, hidden, Noise(0, torch.arange(n)))
+        *_, (_, x_0, _) = inpaint_levels(energy, schedule, sampler, x, hidden, Noise(0, torch.arange(n)))
         assert kolmogorov(toy_pit(name, schedule, x_0))[0] > KS / math.sqrt(n)
 
 
 @pytest.mark.slow
 def test_the_trained_checkerboard_has_the_exact_conditional():
-    model, n = load("checkerboard"), 1000
+    model, n = sw.load("checkerboard"), 1000
     x = torch.tensor([[0.5, 0.0]]).repeat(n, 1)
     noise = Noise(0, torch.arange(n))
-    chains = model.chains(5)
-    *_, (_, x_0, _) = inpaint_levels(model.energy, model.schedule, chains, x, torch.tensor([False, True]), noise, sweeps=25)
+    energy, hidden = model.energy_function, torch.tensor([False, True])
+    *_, (_, x_0, _) = inpaint_levels(energy, model.schedule, model.level_sampler(5), x, hidden, noise, sweeps=25)
     assert kolmogorov(toy_pit("checkerboard", model.schedule, x_0))[0] < KS / math.sqrt(n)
 
 
@@ -65,10 +64,10 @@ def test_gaussian_conditional_in_many_dimensions():
 
     x = torch.zeros(n, 4, dtype=torch.float64)
     x[:, ~hidden] = seen
-    chains = Chains(mala, 5, 0.6 * schedule.sigma[1:])
+    sampler = LevelSampler("mala", 5, 0.6 * schedule.sigma[1:])
     noise = Noise(0, torch.arange(n), dtype=torch.float64)
     energy = CorrelatedEnergy(schedule, mean, covariance)
-    *_, (_, x_0, _) = inpaint_levels(energy, schedule, chains, x, hidden, noise, sweeps=15)
+    *_, (_, x_0, _) = inpaint_levels(energy, schedule, sampler, x, hidden, noise, sweeps=15)
     torch.testing.assert_close(x_0[:, ~hidden], x[:, ~hidden])
     check_gaussian(x_0[:, hidden], expected, spread)
 
@@ -85,7 +84,7 @@ def test_hidden_values_of_the_input_do_not_matter_and_candidates_belong_to_their
     assert torch.equal(inpaint(model, x, mask), inpaint(model, torch.where(mask, 7.0, x), mask))
 
 
-@pytest.mark.parametrize("sampler", [{}, {"sample_steps": 0, "kernel": "langevin"}], ids=["chains", "normal approximation"])
+@pytest.mark.parametrize("sampler", [{}, {"num_steps": 0, "kernel": "langevin"}], ids=["chains", "normal approximation"])
 def test_what_is_seen_comes_back_and_samples_depend_on_their_number_alone(sampler):
     model = small_model(denoise=True, **sampler)
     x = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
@@ -120,8 +119,8 @@ def test_arguments_that_cannot_be_used():
         (x[..., :4], {}, r"needs \[1, 8, 8\]"),
         (x.to(torch.uint8), {}, "x: is torch.uint8; needs floating point"),
         (nan, {}, "x: has values that are not finite"),
-        (x, {"sweeps": -1}, "sweeps -1"),
-        (x, {"batch": 0}, "batch 0"),
+        (x, {"sweeps": -1}, "sweeps=-1"),
+        (x, {"batch": 0}, "batch=0"),
         (x, {"seed": -(2**63) - 1}, "out of range"),
         (x, {"numbers": [-1]}, "numbers"),
     ):

@@ -121,7 +121,7 @@ def test_log_density_of_noisy_data_is_an_inner_product_with_the_denoised():
 def test_trains_and_comes_back(tmp_path):
     options = {"network": "unet", "width": 8, "dense_units": 4, "iterations": 3, "batch": 8, "preview_every": 0}
     config = with_fields(preset("digits"), **options)
-    sw.train(config, tmp_path / "run", device="cpu")
+    sw.train(config, out=tmp_path / "run", device="cpu", reporter=sw.Silent())
     model = sw.load(tmp_path / "run")
-    assert type(model.energy.network) is EnergyUNet
+    assert type(model.energy_function.network) is EnergyUNet
     assert model.sample(2, seed=0).shape == (2, 1, 8, 8)

@@ -30,7 +30,7 @@ FEW = Pilot(num_chains=4, num_steps=160, dual_averaging=True)
 )
 def test_every_level_is_inside_the_band_also_those_between(tmp_path, method, pilot):
     """Fresh chains at all nine levels, of which four were tuned; by many chains, and by four chains and dual averaging."""
-    model = gaussian_model(tmp_path / "x.npy", dim=40)
+    model = gaussian_model(40)
     steps = tune_levels(model, method, pilot._replace(max_levels=4))
     assert len(steps.levels) == 4
     assert len(steps.acceptance) == 5
@@ -44,7 +44,7 @@ def test_every_level_is_inside_the_band_also_those_between(tmp_path, method, pil
 
 def test_chains_stand_at_progressive_samples(tmp_path):
     """x_{t+1} and y_t of the same samples: their regression is that of the exact joint law, y_t = a x_t."""
-    model = gaussian_model(tmp_path / "x.npy")
+    model = gaussian_model()
     chains = standing(model, [2, 5], 4000, seed=0)
     assert chains.t.tolist() == [2] * 4000 + [5] * 4000
     for t in (2, 5):
@@ -57,7 +57,7 @@ def test_chains_stand_at_progressive_samples(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:level")
 def test_kept_steps_are_read_again_unless_anything_else_was_asked(tmp_path):
-    model, quick = gaussian_model(tmp_path / "x.npy"), Pilot(num_chains=8, num_steps=10)
+    model, quick = gaussian_model(), Pilot(num_chains=8, num_steps=10)
     first = kept_steps(model, Method(), quick, tmp_path, Silent())
     path = tmp_path / "steps-hmc2.json"
     known = json.loads(path.read_text())
@@ -72,7 +72,7 @@ def test_kept_steps_are_read_again_unless_anything_else_was_asked(tmp_path):
 
 
 def test_steps_with_those_of_chains_without_spring_serve_both(tmp_path):
-    model, quick = gaussian_model(tmp_path / "x.npy"), Pilot(num_chains=8, num_steps=10)
+    model, quick = gaussian_model(), Pilot(num_chains=8, num_steps=10)
     path = tmp_path / "steps-hmc2.json"
     for free, known in ((False, False), (True, True), (False, True)):
         kept_steps(model, Method(), quick._replace(free=free), tmp_path, Silent())
@@ -80,7 +80,7 @@ def test_steps_with_those_of_chains_without_spring_serve_both(tmp_path):
 
 
 def test_a_batch_that_ran_out_of_memory_leaves_no_chains_behind(tmp_path, monkeypatch):
-    model = gaussian_model(tmp_path / "x.npy")
+    model = gaussian_model()
     expected = standing(model, [0, 4], 8, seed=0)
     monkeypatch.setattr(model, "automatic_batch", lambda: 8)
     monkeypatch.setattr(model, "num_rows", lambda wanted, batch: wanted)
@@ -102,7 +102,7 @@ def test_a_batch_that_ran_out_of_memory_leaves_no_chains_behind(tmp_path, monkey
 
 
 def test_langevin_keeps_the_steps_of_the_model(tmp_path):
-    model = gaussian_model(tmp_path / "x.npy")
+    model = gaussian_model()
     steps = tune_levels(model, Method("langevin"))
     assert torch.equal(steps.step_size, model.step_size)
     assert steps.acceptance == []
@@ -110,4 +110,4 @@ def test_langevin_keeps_the_steps_of_the_model(tmp_path):
 
 def test_a_pilot_without_chains_is_refused(tmp_path):
     with pytest.raises(UserError, match="pilot of 0 chains per level: needs at least 1"):
-        tune_levels(gaussian_model(tmp_path / "x.npy"), Method(), Pilot(num_chains=0))
+        tune_levels(gaussian_model(), Method(), Pilot(num_chains=0))
