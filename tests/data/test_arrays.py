@@ -64,7 +64,7 @@ def with_row(row):
         (np.empty((30, 0)), r"data: found float64 \[30, 0\]"),
         (with_row([np.nan, 0]), r"data: 1 of 201 rows are not finite \(first: row 200\)"),
         (np.stack([VECTORS[:, 0], np.ones(200)], 1), "data: column 1 is constant; drop it"),
-        (VECTORS + [0, 1e9], "data: column 1 has mean 1e.09"),
+        (VECTORS + np.array([0, 1e9]), "data: column 1 has mean 1e.09"),
         (torch.zeros(30, 2, dtype=torch.bfloat16), "data: column 0 is constant"),
         (np.zeros((30, 2, 8, 8)), "data: has 2 channels"),
         (np.full((30, 3, 8, 8), 2.0), "data: holds float64 images; needs bytes, or finite floats in"),

@@ -28,8 +28,7 @@ from springwell.errors import InterruptionError, UserError
 from springwell.evaluation.sources import FEWEST, open_source
 from springwell.model import Model
 from springwell.progress import Reporter
-from springwell.store.files import read_json, write_json
-from springwell.store.parts import begin_folder
+from springwell.store.parts import Results
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def half_mask(side: str, shape: tuple[int, ...]) -> Tensor:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of results. Beside its settings, images.json has the digests of the images that the results are of.
+    """A folder of results for some images.
 
     Attributes:
         out: The folder.
@@ -232,9 +231,9 @@ class Folder:
         usable = [image for image in images if image.pixels is not None]
         if not usable:
             raise UserError(images[0].problem if len(images) == 1 else f"no image can be used (first: {images[0].problem})")
-        begin_folder(self.out, f"{self.command}.json", self.record)
-        self._forget_changed(usable)
-        left = [image for image in usable if not (self.out / f"{image.name}.png").exists()]
+        digests = {image.name: image.digest for image in usable}
+        names = set(Results(self.out, self.command, self.record).begin(digests))
+        left = [image for image in usable if image.name in names]
         if len(left) < len(usable):
             reporter.say(f"{self.out}: holds the results of {len(usable) - len(left)} images already")
         together, levels = max(1, model.automatic_batch() // num), model.schedule.num_levels + 1
@@ -247,14 +246,3 @@ class Folder:
         for image in images:
             if image.pixels is None:
                 reporter.warn(f"not done: {image.problem}")
-
-    def _forget_changed(self, images: Sequence[Image]) -> None:
-        """Removes the NAME.png of images that are not what they were, then notes what they are."""
-        path, digests = self.out / "images.json", {image.name: image.digest for image in images}
-        known = read_json(path) if path.exists() else {}
-        known = known if isinstance(known, dict) else {}
-        changed = [name for name, digest in digests.items() if known.get(name) != digest]
-        for name in changed:
-            (self.out / f"{name}.png").unlink(missing_ok=True)
-        if changed:
-            write_json(path, known | digests)

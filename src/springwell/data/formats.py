@@ -149,7 +149,7 @@ def npz(path: Path, say: Callable[[str], None]) -> Arrays:
 
     Args:
         path: The .npz file.
-        say: Is told how floating-point values are read.
+        say: Receives a line that says how floating-point values are read.
     """
     train, test = npz_rows(path, say)
     if test is None:

@@ -75,7 +75,7 @@ def load_inception(
         path: The file. Default: the first that is found, else a download.
         preprocessing: How bytes become its input.
         device: Where to compute.
-        reporter: Is told of a download, and of parameters that are not the known ones.
+        reporter: Receives updates of a download, and a warning of parameters that are not the known ones.
         data_root: Below which to look, if not $SPRINGWELL_DATA.
     """
     reporter, option = reporter or Silent(), "inception=" if path is not None else ""
