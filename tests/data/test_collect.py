@@ -225,7 +225,7 @@ def test_open_data_prepares_once(tmp_path, monkeypatch):
     assert "the images have changed" in heard[0]
     (tmp_path / "set").rename(tmp_path / "gone")
     assert open_data(f"folder:{tmp_path / 'set'}", images).event_shape == (3, 8, 8)
-    with pytest.raises(UserError, match="was prepared at 8 x 8 pixels, not --image-size 16; prepare it again"):
+    with pytest.raises(UserError, match="was prepared at 8 x 8 pixels, not image_size=16; prepare it again"):
         open_data(f"prepared:{cache}", ImageOptions(image_size=16))
 
 
@@ -261,7 +261,7 @@ def make_bad_inputs(root):
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("mnist", "not found; looked in ROOT for MNIST/raw/train-images.* get it from yann.lecun.com.*, or set --data-root"),
+        ("mnist", "not found; looked in ROOT for MNIST/raw/train-images.* get it from yann.lecun.com.*, or set data_root"),
         ("fashion-mnist", "not found; looked in ROOT for FashionMNIST/raw.*zalandoresearch"),
         ("cifar10", "not found; looked in ROOT for cifar-10-batches-bin, .* get it from www.cs.toronto.edu/~kriz/cifar.html"),
         ("celeba", "not found; looked in ROOT for celeba/img_align_celeba/, .*mmlab.ie.cuhk.edu.hk"),
@@ -273,7 +273,7 @@ def make_bad_inputs(root):
         ("folder:ROOT/file.txt", "is not a folder"),
         ("folder:ROOT/empty", "found no images .png, jpg.*; needs at least 10"),
         ("folder:ROOT/few", "found 9 images"),
-        ("folder:ROOT/mixed", "0003.png is 7 x 9 pixels, others are 8 x 8; give --image-size"),
+        ("folder:ROOT/mixed", "0003.png is 7 x 9 pixels, others are 8 x 8; give image_size"),
         ("folder:ROOT/broken", "more than half of the 20 images are unreadable .first: 0001.png: not an image"),
         ("folder:ROOT/hopeless", "none of the images for training can be read .first: 0000.png: not an image"),
         ("folder:ROOT/no-test", "no image of the test split can be read"),
@@ -296,7 +296,7 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, spec, words):
     spec = spec.replace("ROOT", str(tmp_path))
     with pytest.raises(UserError, match=words.replace("ROOT", str(tmp_path))) as caught:
         open_data(spec, ImageOptions(data_root=str(tmp_path)))
-    assert str(caught.value).startswith(f"--data {spec}: ")
+    assert str(caught.value).startswith(f"data='{spec}': ")
     assert "\n" not in str(caught.value)
     assert sorted(p for p in tmp_path.rglob("*") if p.is_file() and p.name != "lock.mdb") == before
 

@@ -26,7 +26,7 @@ PYTHON = [name.removesuffix(".bin") for name in BINARY]
 def refused(spec, root, words):
     with pytest.raises(UserError, match=words) as caught:
         open_data(spec, ImageOptions(data_root=str(root)))
-    assert str(caught.value).startswith(f"--data {spec}: ")
+    assert str(caught.value).startswith(f"data='{spec}': ")
     assert "\n" not in str(caught.value)
 
 

@@ -263,7 +263,7 @@ def test_full_disk_while_a_part_is_written(tmp_path, folder, small_chunks, monke
             UserError, match=r"No space left on device.; what is done is kept: make room and run the same"
         ) as caught:
             prepare_images(spec, out, workers=1)
-    assert str(caught.value).startswith(f"--data {spec}: {out} cannot be written")
+    assert str(caught.value).startswith(f"data='{spec}': {out} cannot be written")
     assert sorted(p.name for p in (out / ".parts").glob("*.npz")) == [f"train-{i:06d}.npz" for i in range(3)]
     assert not [p for p in (out / ".parts").iterdir() if p.name.startswith(".")]
     prepare_images(spec, out, workers=1)
@@ -339,7 +339,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, folder):
 
 
 def test_what_is_no_set_of_images(tmp_path):
-    with pytest.raises(UserError, match="--data checkerboard: is no set of images; choose digits"):
+    with pytest.raises(UserError, match="data='checkerboard': is no set of images; choose digits"):
         prepare_images("checkerboard", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

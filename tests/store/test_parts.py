@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from springwell.errors import UserError
-from springwell.store.parts import Parts, begin_folder, key_of
+from springwell.store.parts import Parts, Results, key_of
 
 
 def tasks(calls, num=5):
@@ -93,13 +93,28 @@ def test_keys_tell_settings_apart():
 
 def test_a_folder_for_people_keeps_to_its_settings(tmp_path):
     out, record = tmp_path / "out", {"seed": 0, "steps": 2}
+    results = Results(out, "samples", record)
     for _ in range(2):
-        begin_folder(out, "samples.json", record)
+        assert results.begin({"a": "", "b": ""}) == ["a", "b"]
     assert json.loads((out / "samples.json").read_text()) == record
+    (out / "a.png").touch()
+    assert results.begin({"a": "", "b": ""}) == ["b"]
     with pytest.raises(UserError, match=r"out='.*out': holds samples with seed 0, not 1; choose another folder"):
-        begin_folder(out, "samples.json", {"seed": 1, "steps": 2})
+        Results(out, "samples", {"seed": 1, "steps": 2}).begin({})
     with pytest.raises(UserError, match=r"is not empty and has no other\.json"):
-        begin_folder(out, "other.json", record)
+        Results(out, "other", record).begin({})
     (out / "samples.json").write_text("[]")
     with pytest.raises(UserError, match="holds samples with"):
-        begin_folder(out, "samples.json", record)
+        results.begin({})
+
+
+def test_results_of_changed_images_are_done_again(tmp_path):
+    results = Results(tmp_path / "out", "inpaint", {"seed": 0})
+    assert results.begin({"a": "1", "b": "2"}) == ["a", "b"]
+    for name in "ab":
+        (tmp_path / "out" / f"{name}.png").touch()
+    assert results.begin({"a": "1"}) == []
+    assert results.begin({"a": "1", "b": "3", "c": "4"}) == ["b", "c"]
+    assert not (tmp_path / "out" / "b.png").exists()
+    (tmp_path / "out" / "images.json").write_text("[]")
+    assert results.begin({"a": "1"}) == ["a"]

@@ -29,14 +29,13 @@ from springwell.model import Model
 from springwell.progress import Reporter
 from springwell.schedule import spread_levels
 from springwell.store.files import write_atomically
-from springwell.store.parts import begin_folder
+from springwell.store.parts import Results
 
 KINDS = (".npy", ".npz", ".png", ".gif", "")
 MAX_GRID = 10_000
 MAX_ROWS = 100
 COLUMNS = 12
 FRAMES = 60
-RECORD = "samples.json"
 
 
 @dataclass(frozen=True)
@@ -172,8 +171,8 @@ def _begin_folder(drawing: Drawing, num: int, out: Path) -> int:
         "seed": drawing.seed,
         "sampler": drawing.sampler.description(),
     }
-    begin_folder(out, RECORD, record)
-    start = next((i for i in range(num) if not (out / f"{i:06d}.png").exists()), num)
+    left = Results(out, "samples", record).begin({f"{i:06d}": "" for i in range(num)})
+    start = int(left[0]) if left else num
     if start:
         drawing.reporter.say(f"{out}: holds the first {start} samples already")
     return start

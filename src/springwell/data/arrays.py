@@ -32,23 +32,22 @@ def array_source(
         name: What errors call the data.
     """
     array = _array(data, name)
-    if len(array) < FEWEST:
-        raise UserError(f"{name}: has {len(array)} rows; needs at least {FEWEST}")
-    if array.ndim == 4:
-        return _images(array, images or ImageOptions(), name)
-    if array.ndim != 2 or array.shape[1] < 1 or array.dtype.kind not in "fiu":
+    if array.ndim not in (2, 4) or 0 in array.shape[1:] or array.dtype.kind not in "fiu":
         shape = f"{array.dtype} {list(array.shape)}"
         raise UserError(f"{name}: found {shape}; needs numbers of shape [N, D], or images [N, C, H, W]")
-    return vector_source(array, name)
+    if len(array) < FEWEST:
+        raise UserError(f"{name}: has {len(array)} rows; needs at least {FEWEST}")
+    return _images(array, images or ImageOptions(), name) if array.ndim == 4 else vector_source(array, name)
 
 
 def _array(data: Any, name: str) -> np.ndarray:
     if isinstance(data, Tensor):
-        return data.detach().cpu().numpy()
+        # numpy has no bfloat16.
+        return (data.float() if data.dtype == torch.bfloat16 else data).detach().cpu().numpy()
     if isinstance(data, np.ndarray):
         return data
-    if isinstance(data, Dataset):
-        rows = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
+    if isinstance(data, Dataset) and hasattr(data, "__len__"):
+        rows = [data[i] for i in range(len(data))]
         # Labels and whatever else a row holds beside its sample are left alone.
         rows = [row[0] if isinstance(row, (tuple, list)) else row for row in rows]
         try:

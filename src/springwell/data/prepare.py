@@ -373,7 +373,7 @@ def _jobs(splits: dict[str, Split], known: dict[str, Any], length: int) -> Itera
 def _misfit(name: str, width: int, height: int, rule: Rule) -> str:
     assert rule.shape is not None
     expected = f"{rule.shape[2]} x {rule.shape[1]}"
-    return f"{name} is {width} x {height} pixels, others are {expected}; give --image-size to crop and resize all"
+    return f"{name} is {width} x {height} pixels, others are {expected}; give image_size to crop and resize all"
 
 
 def _decoded(jobs: Iterator[Job], rule: Rule, workers: int) -> Iterator[tuple[str, int, int, Decoded]]:
@@ -399,7 +399,7 @@ def _decoded(jobs: Iterator[Job], rule: Rule, workers: int) -> Iterator[tuple[st
             yield _first(pending)
     except BrokenProcessPool:
         raise StoppedError(
-            "a process that decodes images died (out of memory?); run the same command, with --workers 1"
+            "a process that decodes images died (out of memory?); run the same command, with workers=1"
         ) from None
     finally:
         stop.set()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,14 +14,11 @@ from torch import Tensor
 
 from springwell.data.formats import UnusableDataError, load_npy
 from springwell.data.options import ImageOptions
+from springwell.data.spec import IMAGE_CHOICES, Spec, parse
 from springwell.data.toy import TOY_DATA, ToyData, toy_data
 from springwell.errors import UserError
 from springwell.noise import Noise
 from springwell.progress import Reporter
-
-IMAGE_CHOICES = (
-    "digits, mnist, fashion-mnist, cifar10, celeba, lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH, hf:NAME, prepared:PATH"
-)
 
 
 @dataclass(frozen=True)
@@ -58,15 +54,15 @@ def open_data(spec: str, images: ImageOptions | None = None, reporter: Reporter 
     """The data set that ``spec`` names.
 
     Args:
-        spec: A name, or KIND:PATH.
+        spec: The name of a toy, or what :mod:`springwell.data.spec` describes.
         images: How images are read. Default: as published, not augmented.
-        reporter: Is told of long work, such as decoding a folder of images at its first use.
+        reporter: Receives updates of long work, such as decoding a folder of images at its first use.
     """
     if spec in TOY_DATA:
         toy = toy_data(spec)
         return DataSource((2,), toy.sample, toy.sample, torch.zeros(2), torch.ones(2), toy)
-    if spec.startswith("npy:"):
-        return _vectors(Path(spec.removeprefix("npy:")))
+    if (parsed := parse(spec)).kind == "npy":
+        return _vectors(spec, parsed)
     from springwell.data.images import open_images
 
     if (source := open_images(spec, images, reporter)) is not None:
@@ -74,18 +70,18 @@ def open_data(spec: str, images: ImageOptions | None = None, reporter: Reporter 
     raise UserError(f"data={spec!r}: unknown; choose {', '.join(TOY_DATA)}, {IMAGE_CHOICES}, or npy:PATH for vectors [N, D]")
 
 
-def _vectors(path: Path) -> DataSource:
-    try:
-        array = load_npy(path)
-    except UnusableDataError as error:
-        advice = "" if str(error) == "no such file" else "; write it with numpy.save"
-        raise UserError(f"data='npy:{path}': {error}{advice}") from None
-    if array.ndim != 2 or array.shape[0] < 20 or array.shape[1] < 1 or array.dtype.kind not in "fiu":
-        found = f"{array.dtype} {list(array.shape)}"
-        raise UserError(f"data='npy:{path}': found {found}; needs numbers of shape [N, D], N >= 20, D >= 1")
+def _vectors(spec: str, parsed: Spec) -> DataSource:
     from springwell.data.arrays import vector_source
 
-    return vector_source(array, f"data='npy:{path}'")
+    try:
+        array = load_npy(parsed.path)
+    except UnusableDataError as error:
+        advice = "; write it with numpy.save" if "readable" in str(error) else ""
+        raise UserError(f"data={spec!r}: {error}{advice}") from None
+    if array.ndim != 2 or array.shape[0] < 20 or array.shape[1] < 1 or array.dtype.kind not in "fiu":
+        found = f"{array.dtype} {list(array.shape)}"
+        raise UserError(f"data={spec!r}: found {found}; needs numbers of shape [N, D], N >= 20, D >= 1")
+    return vector_source(array, f"data={spec!r}")
 
 
 class Rows:

@@ -108,7 +108,7 @@ def features(
                     parts = Parts()
             bar.advance(end - first)
     if not bool(torch.isfinite(out).all()):
-        raise UserError(f"{images.name}: the network's features are not finite; use other weights, or --device cpu")
+        raise UserError(f"{images.name}: the network's features are not finite; use other weights, or device='cpu'")
     return out
 
 
@@ -191,7 +191,7 @@ def metric_lines(result: dict[str, Any]) -> list[str]:
         f"recall     {result['recall']:.3f}   k = {result['neighbours']}; {counts}",
     ]
     if result["inception_score"] is None:
-        return [*lines, f"is         not computed: these weights of Inception have no fc layer; give {NAME} by --inception"]
+        return [*lines, f"is         not computed: these weights of Inception have no fc layer; use {NAME}"]
     score, spread = result["inception_score"], result["inception_score_std"]
     splits = f"mean and std over {result['inception_score_splits']} splits"
     return [*lines, f"is         {score:.2f} +- {spread:.2f}   {splits}; {result['num_samples']:,} samples"]

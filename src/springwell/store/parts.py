@@ -106,22 +106,46 @@ class Parts:
         return found
 
 
-def begin_folder(out: Path, record_name: str, record: dict[str, Any]) -> None:
-    """Makes a folder for files that people look at, which are parts as well; a folder of other settings or files is refused.
+@dataclass(frozen=True)
+class Results:
+    """A folder of pictures for people, which are parts as well: NAME.png is there exactly when all files of NAME are.
 
-    Args:
-        out: The folder.
-        record_name: The file in it that holds the settings, such as samples.json.
+    Attributes:
+        out: The folder. One that holds other files, or results of other settings, is refused.
+        name: What the results are, such as samples; their settings are in NAME.json.
         record: All settings that determine the files.
     """
-    out.mkdir(exist_ok=True)
-    if (out / record_name).exists():
-        known = read_json(out / record_name)
-        for name, value in record.items():
-            theirs = known.get(name) if isinstance(known, dict) else known
-            if theirs != value:
-                raise UserError(f"out='{out}': holds samples with {name} {theirs}, not {value}; choose another folder")
-    elif not is_empty(out, record_name):
-        raise UserError(f"out='{out}': is not empty and has no {record_name}; choose another folder")
-    else:
-        write_json(out / record_name, record)
+
+    out: Path
+    name: str
+    record: dict[str, Any]
+
+    def begin(self, digests: Mapping[str, str]) -> list[str]:
+        """Makes the folder, if it is not there, and returns the names that are left to do.
+
+        Args:
+            digests: The names, each with a digest of what its files depend on beside the settings, or with an empty text. A name
+                with another digest than before is done again.
+        """
+        self.out.mkdir(exist_ok=True)
+        settings, images = self.out / f"{self.name}.json", self.out / "images.json"
+        if settings.exists():
+            known = read_json(settings)
+            for field, value in self.record.items():
+                theirs = known.get(field) if isinstance(known, dict) else known
+                if theirs != value:
+                    raise UserError(
+                        f"out='{self.out}': holds samples with {field} {theirs}, not {value}; choose another folder"
+                    )
+        elif not is_empty(self.out, settings.name):
+            raise UserError(f"out='{self.out}': is not empty and has no {settings.name}; choose another folder")
+        else:
+            write_json(settings, self.record)
+        before = read_json(images) if images.exists() else {}
+        before = before if isinstance(before, dict) else {}
+        changed = [name for name, digest in digests.items() if before.get(name, "") != digest]
+        for name in changed:
+            (self.out / f"{name}.png").unlink(missing_ok=True)
+        if changed:
+            write_json(images, before | dict(digests))
+        return [name for name in digests if not (self.out / f"{name}.png").exists()]
