@@ -4,7 +4,7 @@ ratios (the paper's estimator), annealed (AIS, SMC, reverse AIS), bracket (bound
 (bits per dimension) and quadrature (two dimensions). All of them take any log-density; none of them knows a model.
 """
 
-from springwell.likelihood.annealed import Estimate, Path, Plan, Walk, estimate, level_path, pilot, plain_path, walk
+from springwell.likelihood.annealed import Estimate, Path, Plan, Walk, Walkers, estimate, level_path, pilot, plain_path, walk
 from springwell.likelihood.bits import log_volume, to_bits
 from springwell.likelihood.bracket import Bracket, Settings, bennett, bracket, judge
 from springwell.likelihood.quadrature import Normaliser, normaliser
@@ -19,6 +19,7 @@ __all__ = [
     "Ratios",
     "Settings",
     "Walk",
+    "Walkers",
     "bennett",
     "bracket",
     "estimate",

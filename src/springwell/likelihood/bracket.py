@@ -41,6 +41,7 @@ from springwell.likelihood.annealed import (
     Path,
     Plan,
     Walk,
+    Walkers,
     average,
     estimate,
     jackknife,
@@ -366,7 +367,8 @@ class _Job:
             resample = None
             if stream == 0:
                 resample = Noise(settings.seed, torch.tensor(list(systems), device=device), number + 8, dtype=torch.float64)
-            found = walk(path, plan, num_densities, x, noise, len(systems), start is not None, resample, watch=bar.advance)
+            walkers = Walkers(x, noise, len(systems), resample)
+            found = walk(path, plan, num_densities, walkers, start is not None, bar.advance)
             kept = {key: value for key, value in found._asdict().items() if value is not None}
             return {**kept, "num_gradients": torch.tensor(found.num_gradients)}
 

@@ -124,8 +124,8 @@ class Results:
         """Makes the folder, if it is not there, and returns the names that are left to do.
 
         Args:
-            digests: The names, each with a digest of what its files depend on beside the settings, or with an empty text. A name
-                with another digest than before is done again.
+            digests: The names, each with a digest of what its files depend on beside the settings, or with an empty text. A
+                name with another digest than before is done again.
         """
         self.out.mkdir(exist_ok=True)
         settings, images = self.out / f"{self.name}.json", self.out / "images.json"
