@@ -57,7 +57,7 @@ def card(model: Model, name: str | None = None, evaluation: dict[str, Any] | Non
         "",
         f"An energy-based model of `{config.data}` (shape {list(model.event_shape)}) by diffusion recovery likelihood: "
         f"T = {model.schedule.num_levels} levels, {parameters:,} parameters, {model.iteration:,} iterations of batch "
-        f"{config.training.batch}, objective {config.objective}, {chains}.",
+        f"{config.training.batch}, objective {config.objective.objective}, {chains}.",
         "",
         "```python",
         "import springwell as sw",

@@ -85,7 +85,7 @@ def official_model(arrays: dict[str, Any], iteration: int = 0, name: str | None 
     shape = (arrays["conv_in.W"].shape[2], *[config.images.image_size or 32] * 2)
     schedule = build_schedule(config)
     energy = build_energy(config, schedule, shape)
-    energy.network.load_state_dict(network.state_dict())
+    energy.load_state_dict({f"network.{name}": tensor for name, tensor in network.state_dict().items()})
     _, generation = build_samplers(config, schedule)
     model = Model(energy, schedule, generation, event_shape=shape, denoise=config.sampler.denoise)
     model.iteration, model.metadata = iteration, {"name": config.data, "config": to_dict(config)}

@@ -15,13 +15,13 @@ import time
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from springwell.app.build import build_energy, build_schedule
 from springwell.app.config import Config
 from springwell.devices import kept_tensors
-from springwell.energy import ScaledEnergy, at_level
+from springwell.energy import at_level
 from springwell.samplers import gradient
 
 _KNOWN_SHAPES = {"digits": (1, 8), "mnist": (1, 28), "fashion-mnist": (1, 28), "cifar10": (3, 32), "celeba": (3, 64)}
@@ -72,7 +72,7 @@ def estimate(config: Config) -> Cost:
     with FlopCounterMode(display=False) as loss:
         kept = _loss(energy, y, t)
     evaluations = config.gradient_evaluations() - 1
-    if config.objective == "dsm":
+    if config.objective.objective in ("dsm", "normalised"):
         # Differentiating a gradient costs twice what the gradient did, and keeps as much as positives and negatives do.
         per_sample = 3 * chain.get_total_flops()
     else:
@@ -82,7 +82,7 @@ def estimate(config: Config) -> Cost:
     return Cost(shape, parameters, chain.get_total_flops(), per_sample * config.training.batch, memory)
 
 
-def _loss(energy: ScaledEnergy, y: Tensor, t: Tensor) -> int:
+def _loss(energy: nn.Module, y: Tensor, t: Tensor) -> int:
     """Runs the loss of one positive and one negative, and returns the bytes that it keeps for its backward pass."""
     kept = kept_tensors(lambda: energy(torch.cat([y, y]), torch.cat([t, t])).sum().backward())
     return sum(tensor.untyped_storage().nbytes() for tensor in kept if tensor.ndim == 4 and len(tensor) == 2)

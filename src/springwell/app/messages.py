@@ -10,7 +10,7 @@ from springwell.app.config import SECTIONS
 _VALUE = r"""'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\]|[^\s,;:()'"]+"""
 _ARGUMENT = re.compile(rf"(?<![\w./=-])([a-z][a-z0-9_]*)=({_VALUE})")
 _FIELDS = [f.name for kinds in SECTIONS.values() for cls in kinds.values() for f in fields(cls)]
-_NAMES = sorted({*_FIELDS, "data", "objective", "init_from"}, key=len, reverse=True)
+_NAMES = sorted({*_FIELDS, "data", "init_from"}, key=len, reverse=True)
 _LONG = "|".join(name for name in _NAMES if "_" in name)
 # A field's name is an option where it cannot be an English word, or where a message begins with it.
 _BARE = re.compile(rf"(?<![\w./=-])({_LONG})(?![\w=])|^({'|'.join(_NAMES)})(?=: )")

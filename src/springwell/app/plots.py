@@ -338,9 +338,13 @@ def preview(model: Model, path: Path) -> None:
     save_figure(figure, path)
 
 
+_CHAINS = ("loss", "f_pos", "displacement", "acceptance", "step_size")
+_SCORES = ("loss", "score_error", "noise_error", "excess")
+
+
 def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dict[str, Any]] = ()) -> Path:
     """Per-level statistics over the iterations of a run, and the FID where it was ``measured``."""
-    names = ("loss", "f_pos", "displacement", "acceptance", "step_size")
+    names = _SCORES if metrics and "score_error" in metrics[-1] else _CHAINS
     counts = ("num_samples", "num_reference")
     fids = [line for line in measured if line.keys() >= {"iteration", "fid", *counts}]
     # FIDs of other counts are no points of the same curve.

@@ -168,7 +168,7 @@ TABLE: dict[str, Preset] = {
     ),
     "cifar10-t1k": Preset(_T1K, "The paper's CIFAR-10, T = 1000 without chains."),
     "cifar10-t1k-dsm": Preset(
-        with_fields(_T1K, objective="dsm"), "The paper's ablation: T = 1000 by denoising score matching."
+        with_fields(_T1K, objective="dsm", dsm_target="sample"), "The paper's ablation: T = 1000 by denoising score matching."
     ),
     "digits-t6": Preset(
         _small(_T6, "digits", batch=64, iterations=2300, lr=1e-3, lr_decay="cosine", ema=0.99),

@@ -54,7 +54,7 @@ def configs(data: str, budget: float) -> dict[str, Config]:
     rows = {
         "T = 1, K = 180": with_fields(t6, objective="marginal", schedule="marginal", num_steps=180),
         "T = 1000, K = 0": t1k,
-        "T = 1000, DSM": with_fields(t1k, objective="dsm"),
+        "T = 1000, DSM": with_fields(t1k, objective="dsm", dsm_target="sample"),
         **{f"T = 6, K = {k}": with_fields(t6, num_steps=k) for k in (10, 30, 50)},
         "ladder": coarse_ladder(data),
     }

@@ -34,7 +34,9 @@ def with_kinds(config: Config, words: Sequence[str]) -> Config:
             option, equals, joined = word.partition("=")
             kind = joined if equals else value
             if option == f"--{name}" and kind == "own":
-                raise UserError("--network own: only Python can give one; choose mlp, resnet, unet")
+                raise UserError(
+                    "--network own: only Python can give one; choose mlp, resnet, unet, residual-mlp, residual-unet"
+                )
             if option == f"--{name}":
                 config = with_fields(config, **{name: kind})
     return config

@@ -71,7 +71,7 @@ def train_options(config: Config) -> TrainCommand:
     """
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(Config)}
     types: dict[str, Any] = {name: type(values[name]) for name in KIND_FIELDS}
-    if config.network.network == "mlp":
+    if config.of_vectors:
         values["training"] = _VectorTraining(**vars(config.training))
         types |= {"training": _VectorTraining, "images": tyro.conf.Suppress[ImageOptions]}
     sections = [(name, kind, dataclasses.field(default=values[name])) for name, kind in types.items()]
