@@ -49,6 +49,8 @@ from springwell.store.files import write_atomically
 CERTAIN = 4.5
 LIKELY = 3.0
 STUCK = 0.75
+# Every source has a stream of noise of its own, of 16 for each number of densities.
+MAX_SOURCES = 6
 PILOT_CHAINS = 64
 
 
@@ -269,6 +271,8 @@ def bracket(
     """
     settings.check()
     work = work or Work()
+    if not 1 <= len(sources) <= MAX_SOURCES:
+        raise UserError(f"sources: {len(sources)} given; give 1 to {MAX_SOURCES}, best 2 that do not know of each other")
     for name, x in sources.items():
         if x.shape != (settings.num, *path.event_shape):
             raise UserError(f"{name}: has shape {list(x.shape)}; needs {[settings.num, *path.event_shape]}")

@@ -19,14 +19,13 @@ from springwell.app.plots import new_figure, ticks
 from springwell.likelihood.bits import evaluation_points, to_bits
 from springwell.likelihood.bracket import Work
 from springwell.likelihood.ratios import Ratios, level_ratios, tune_steps
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.paper.common import finished, markdown, write
 from springwell.progress import Reporter
 
 STEPS = (0, 1, 4)
 NUM_CHAINS = 64
 BATCH = 64
-_STREAM = 2**50
 _COLOURS = ("0.6", "#6b9ac4", "#20456e", "#b5482a")
 
 
@@ -60,7 +59,7 @@ def reproduce(
 
         def compute(first: int, steps: int) -> dict[str, torch.Tensor]:
             index = torch.arange(first, min(first + BATCH, num), device=model.device)
-            noise = Noise(seed, index, _STREAM + steps)
+            noise = Noise(seed, index, Stream.RATIOS + 2 + steps)
             found = level_ratios(
                 model.energy, model.schedule, model.event_shape, noise, steps, tuned["step_size"], watch=bar.advance
             )
