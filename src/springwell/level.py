@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from springwell.conditional import Conditional
 from springwell.errors import UserError
-from springwell.noise import Noise
+from springwell.noise import Noise, as_noise
 from springwell.samplers import Kernel, make_kernel, run_chain
 from springwell.samplers.jumps import Take, choose, take
 from springwell.schedule import NoiseSchedule
@@ -123,7 +123,7 @@ class LevelSampler:
             return conditional.ancestral(eps)
         return conditional.normal_approximation(eps, self.damped, cut)
 
-    def draw(self, conditional: Conditional, noise: Noise, truth: Truth | None = None) -> tuple[Tensor, Tensor]:
+    def draw(self, conditional: Conditional, noise: Noise | Generator, truth: Truth | None = None) -> tuple[Tensor, Tensor]:
         """Draws y_t given x_{t+1} and returns it with the mean acceptance ``[N]`` of each chain.
 
         Args:
@@ -132,6 +132,7 @@ class LevelSampler:
             truth: In training, the data and y_t.
         """
         start = conditional.x_next
+        noise = as_noise(noise, start)
         if self.num_steps == 0 or self.guesses:
             eps = noise.normal(*start.shape[1:]) if truth is None else _shared_noise(conditional, truth, noise)
             start = self.guess(conditional, eps, cut=truth is not None)
@@ -139,9 +140,9 @@ class LevelSampler:
             start = truth.y_t
         return self.run(conditional, start, noise)
 
-    def run(self, conditional: Conditional, y: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+    def run(self, conditional: Conditional, y: Tensor, noise: Noise | Generator) -> tuple[Tensor, Tensor]:
         """K steps at the conditional from y ``[N, ...]``: where they end, and their mean acceptance ``[N]``."""
-        acceptance = torch.zeros(len(y), device=y.device)
+        acceptance, noise = torch.zeros(len(y), device=y.device), as_noise(noise, y)
         if self.num_steps == 0:
             return y, torch.ones_like(acceptance)
         assert isinstance(self.kernel, Kernel)
@@ -160,8 +161,9 @@ class LevelSampler:
         candidates, log_weight = conditional.proposals(y, eps)
         return self.take(candidates, choose(log_weight, noise))
 
-    def sweep(self, conditional: Conditional, y: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+    def sweep(self, conditional: Conditional, y: Tensor, noise: Noise | Generator) -> tuple[Tensor, Tensor]:
         """Draws x_{t+1} again, given y_t, and then y_t again, given that; see :mod:`springwell.generate`."""
+        noise = as_noise(noise, y)
         held = conditional.held_to(y + conditional.sigma * noise.normal(*y.shape[1:]))
         if self.num_steps == 0:
             y = self.guess(held, noise.normal(*y.shape[1:]))
@@ -172,3 +174,15 @@ def _shared_noise(conditional: Conditional, truth: Truth, noise: Noise) -> Tenso
     """The residual of y_t given x_{t+1} and the data, standard normal and independent of both; fresh where y_t has none."""
     mean, std = conditional.schedule.posterior(truth.x, conditional.x_next, conditional.level)
     return torch.where(std > 0, (truth.y_t - mean) / std, noise.normal(*truth.x.shape[1:]))
+
+
+def check_parts(energy: object, schedule: object, *samplers: object) -> None:
+    """Refuses parts of other types, in one sentence."""
+    if not callable(energy):
+        raise UserError(f"energy: is a {type(energy).__name__}; give a callable (y [N, ...], t [N]) -> [N], or an nn.Module")
+    if not isinstance(schedule, NoiseSchedule):
+        raise UserError(f"schedule: is a {type(schedule).__name__}; give a NoiseSchedule, such as NoiseSchedule.log_snr(12)")
+    for sampler in samplers:
+        if not isinstance(sampler, LevelSampler):
+            what = f"is a {type(sampler).__name__}"
+            raise UserError(f"sampler: {what}; give a LevelSampler, for instance LevelSampler('mala', 20, 0.1)")

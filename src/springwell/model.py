@@ -25,7 +25,7 @@ from springwell.devices import free_memory, kept_tensors, out_of_memory
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import DivergenceError, UserError
 from springwell.generate import Sample, denoise, progressive
-from springwell.level import STEPS_PER_JUMP, LevelSampler
+from springwell.level import STEPS_PER_JUMP, LevelSampler, check_parts
 from springwell.likelihood.quadrature import Normaliser, normaliser
 from springwell.noise import Noise, Stream
 from springwell.samplers import langevin
@@ -90,7 +90,7 @@ class Model:
         event_shape: tuple[int, ...] | None = None,
         denoise: bool = False,
     ):
-        _check_parts(energy, schedule, sampler)
+        check_parts(energy, schedule, sampler)
         known = next((value for value in (shift, scale) if value is not None), None)
         if known is None and event_shape is None:
             raise UserError("event_shape: is not given, and neither are shift and scale; give the shape of one sample")
@@ -347,6 +347,7 @@ class Model:
 
     def score(self, x: Array, level: int = 0) -> Tensor:
         """The score, the gradient of the log-density of x_t at ``x`` ``[N, ...]``, in the data's units; needs no normaliser."""
+        self.standardised(x)
         differentiable = isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()
         with torch.enable_grad(), torch.inference_mode(False):
             x = torch.as_tensor(x).to(self.shift)
@@ -405,13 +406,3 @@ class Model:
             bounds = f"log Z is in {log_z.lower:.4g} ... {log_z.upper:.4g}, verdict {log_z.verdict}"
             warnings.warn(f"log_prob: {bounds}; see `springwell likelihood`", RuntimeWarning, stacklevel=2)
         return f - log_z.value - self.scale.double().log().sum()
-
-
-def _check_parts(energy: object, schedule: object, sampler: object) -> None:
-    """Refuses parts of other types, in one sentence."""
-    if not callable(energy):
-        raise UserError(f"energy: is a {type(energy).__name__}; give a callable (y [N, ...], t [N]) -> [N], or an nn.Module")
-    if not isinstance(schedule, NoiseSchedule):
-        raise UserError(f"schedule: is a {type(schedule).__name__}; give a NoiseSchedule, such as NoiseSchedule.log_snr(12)")
-    if not isinstance(sampler, LevelSampler):
-        raise UserError(f"sampler: is a {type(sampler).__name__}; give a LevelSampler, such as LevelSampler('mala', 20, 0.1)")

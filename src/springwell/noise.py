@@ -56,7 +56,7 @@ class Stream(IntEnum):
     POINTS = 2**55
     BRACKET = 2**56  # + 16 x number of densities
     SCORES = 2**57
-    RATIOS = 2**58
+    RATIOS = 2**58  # the pilot's two, then + 2 + steps per level
     INPAINTING = 2**59  # + number of the observation
     RESTORATION = 2**60  # + number of the observation
     PROBES = 2**61
@@ -189,10 +189,11 @@ class GeneratorNoise(Noise):
         generator: Any torch.Generator.
         num: How many samples.
         device: Where the numbers are needed.
+        dtype: Of the numbers returned.
     """
 
-    def __init__(self, generator: Generator, num: int, device: torch.device | str = "cpu"):
-        self.generator, self.num, self.place, self.dtype = generator, num, torch.device(device), torch.float32
+    def __init__(self, generator: Generator, num: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
+        self.generator, self.num, self.place, self.dtype = generator, num, torch.device(device), dtype
 
     def __len__(self) -> int:
         return self.num
@@ -203,17 +204,19 @@ class GeneratorNoise(Noise):
 
     def _draw(self, kind: int, size: int) -> Tensor:
         draw = torch.randn if kind == _NORMAL else torch.rand
-        numbers = draw(self.num, size, generator=self.generator, device=self.generator.device).to(self.place)
+        place = self.generator.device
+        numbers = draw(self.num, size, generator=self.generator, device=place, dtype=self.dtype).to(self.place)
         return numbers if kind == _NORMAL else numbers.clamp(min=torch.finfo(numbers.dtype).tiny)
 
 
-def as_noise(noise: object, num: int, device: torch.device | str) -> Noise:
-    """The randomness of ``num`` samples: a Noise as it is, or the numbers of a torch.Generator."""
+def as_noise(noise: object, x: Tensor) -> Noise:
+    """The randomness of samples like x ``[N, ...]``: a Noise as it is, or the numbers of a torch.Generator."""
+    num = len(x)
     if isinstance(noise, Noise):
         if len(noise) != num:
             raise UserError(f"noise: is for {len(noise)} samples, and there are {num}; give Noise(seed, torch.arange({num}))")
         return noise
     if isinstance(noise, Generator):
-        return GeneratorNoise(noise, num, device)
+        return GeneratorNoise(noise, num, x.device, x.dtype if x.is_floating_point() else torch.float32)
     what = f"is a {type(noise).__name__}"
     raise UserError(f"noise: {what}; give Noise(seed, torch.arange({num})) or a torch.Generator")

@@ -181,7 +181,7 @@ class Normalised:
             raise UserError(f"weights: recovery={self.weights.recovery:g}, but no recovery objective is given")
 
     def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
-        noise = as_noise(noise, len(x), x.device)
+        noise = as_noise(noise, x)
         num_levels = self.schedule.num_levels
         t = random_levels(num_levels, noise) if t is None else t
         sigma, level = self.draw_noise(t, noise.uniform(), x.dtype)

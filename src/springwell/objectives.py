@@ -25,7 +25,7 @@ from torch import Generator, Tensor
 from springwell.conditional import Conditional
 from springwell.energy.base import EnergyFunction
 from springwell.errors import UserError
-from springwell.level import LevelSampler, Truth
+from springwell.level import LevelSampler, Truth, check_parts
 from springwell.noise import Noise, as_noise
 from springwell.schedule import NoiseSchedule
 from springwell.shapes import expand
@@ -81,10 +81,11 @@ class Recovery:
     differentiated: EnergyFunction | None = None
 
     def __post_init__(self) -> None:
+        check_parts(self.energy, self.schedule, self.sampler)
         self.sampler.check(self.schedule)
 
     def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
-        noise = as_noise(noise, len(x), x.device)
+        noise = as_noise(noise, x)
         t = random_levels(self.schedule.num_levels, noise) if t is None else t
         y_t, x_next = self.schedule.pair(x, t, noise)
         y_neg, acceptance = self.sampler.draw(Conditional(self.energy, self.schedule, t, x_next), noise, Truth(x, y_t))
@@ -102,6 +103,7 @@ class Marginal(Recovery):
     """Maximum likelihood of one ordinary EBM by short-run chains from noise: a schedule of one level without spring."""
 
     def __post_init__(self) -> None:
+        check_parts(self.energy, self.schedule, self.sampler)
         if self.schedule.num_levels != 1 or bool(self.schedule.spring.any()):
             raise UserError("schedule: the marginal objective has one level without spring; use NoiseSchedule.marginal()")
         super().__post_init__()
@@ -126,11 +128,12 @@ class DSM:
     target: Literal["posterior", "sample"] = "posterior"
 
     def __post_init__(self) -> None:
+        check_parts(self.energy, self.schedule)
         if not bool(self.schedule.spring.all()):
             raise UserError("schedule: denoising score matching needs the spring of every level; use linear or log_snr")
 
     def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
-        noise = as_noise(noise, len(x), x.device)
+        noise = as_noise(noise, x)
         t = random_levels(self.schedule.num_levels, noise) if t is None else t
         y_t, x_next = self.schedule.pair(x, t, noise)
         x_next = x_next.detach().requires_grad_()

@@ -58,6 +58,8 @@ from springwell.samplers.target import LogDensity
 CERTAIN = 4.5
 LIKELY = 3.0
 STUCK = 0.75
+# Every source has a stream of noise of its own, of 16 for each number of densities.
+MAX_SOURCES = 6
 PILOT_CHAINS = 64
 TOLERANCE = 0.1
 
@@ -298,6 +300,8 @@ def _checked(sources: Mapping[str, Tensor], systems: int) -> dict[str, Tensor]:
     """The sources, each cut to a multiple of the number of systems."""
     if not isinstance(sources, Mapping) or not sources:
         raise UserError(f"sources: is a {type(sources).__name__}; give draws by name, such as {{'chains': x}}")
+    if len(sources) > MAX_SOURCES:
+        raise UserError(f"sources: {len(sources)} given; give 1 to {MAX_SOURCES}, best 2 that do not know of each other")
     for name, x in sources.items():
         if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
             what = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"

@@ -31,7 +31,7 @@ from torch import Generator, Tensor
 
 from springwell.errors import UserError
 from springwell.noise import Noise, as_noise
-from springwell.samplers.base import Kernel, State, begin
+from springwell.samplers.base import Kernel, State, begin, check_kernel
 from springwell.samplers.checks import check_end
 from springwell.samplers.target import LogDensity, level_of
 from springwell.shapes import expand
@@ -184,6 +184,7 @@ def tune_step_size(
     """
     tuning = tuning or Tuning()
     tuning.check()
+    check_kernel(kernel, y, logdensity)
     if not kernel.tested:
         raise UserError("tune_step_size: this kernel has no Metropolis test; use mala, hmc or nuts")
     first = torch.as_tensor(step_size, device=y.device).reshape(-1)
@@ -192,7 +193,7 @@ def tune_step_size(
     if chains.shape != y.shape[:1] or not bool(((chains >= 0) & (chains < num_groups)).all()):
         raise UserError(f"group: needs [{len(y)}] numbers in 0 ... {num_groups - 1}, one per chain")
     state, logdensity, _ = begin(kernel, y, logdensity, first[chains])
-    pilot = _Pilot(kernel, logdensity, chains, torch.bincount(chains, minlength=num_groups), as_noise(noise, len(y), y.device))
+    pilot = _Pilot(kernel, logdensity, chains, torch.bincount(chains, minlength=num_groups), as_noise(noise, y))
     delta, done = first.double(), 0
     for _ in range(tuning.max_rounds):
         state, delta, acceptance = pilot.round(state, delta, tuning)

@@ -108,16 +108,16 @@ def begin(
     """
     if check:
         check_kernel(kernel, y, logdensity)
-    step_size = torch.as_tensor(step_size, device=y.device)
+    level, step_size = level_of(logdensity), torch.as_tensor(step_size, device=y.device)
     if check:
-        check_step_size(step_size, len(y), level_of(logdensity))
+        check_step_size(step_size, len(y), level)
     state = kernel.init(y.detach(), logdensity)
     if state.logdensity is not None:
         check_shape(state.logdensity, y)
-    elif check and not hasattr(logdensity, "grad"):
+    elif check and not (hasattr(logdensity, "grad") or hasattr(logdensity, "value_and_grad")):
         logdensity = _with_checked_shape(logdensity)
     if check:
-        check_start(y, state.logdensity, level_of(logdensity))
+        check_start(y, state.logdensity, level)
     # Spread over the sample once: products of equal shapes are twice as fast as broadcast ones.
     return state, logdensity, expand(step_size.to(y.dtype), y).expand_as(y).contiguous()
 
@@ -168,7 +168,7 @@ def run_chain(
         The last position, and the mean acceptance ``[N]`` of each chain (1 where there is no test).
     """
     state, target, delta = begin(kernel, y, logdensity, step_size, check)
-    noise, level = as_noise(noise, len(y), y.device), level_of(logdensity)
+    noise, level = as_noise(noise, y), level_of(logdensity)
     total, tested = torch.zeros(len(y), device=y.device), 0
     for _ in range(num_steps):
         state, info = kernel.step(state, target, delta, noise)
@@ -206,7 +206,7 @@ def record_chain(
     if not 1 <= thin <= num_steps:
         raise UserError(f"thin={thin}: must be in 1 ... num_steps = {num_steps}")
     state, target, delta = begin(kernel, y, logdensity, step_size)
-    noise, level = as_noise(noise, len(y), y.device), level_of(logdensity)
+    noise, level = as_noise(noise, y), level_of(logdensity)
     draws: list[Tensor] = []
     infos: list[Info] = []
     gradients: Tensor | int = 0
