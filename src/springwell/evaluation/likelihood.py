@@ -111,6 +111,8 @@ def measure(
     dim = path.dim
     error = float((f + points.log_volume).std()) / math.sqrt(len(f))
 
+    claim = model.claimed_log_z()
+
     def nats(log_z: float) -> float:
         return log_z - float((f + points.log_volume).mean())
 
@@ -125,23 +127,26 @@ def measure(
         "cell": points.cell,
         "dequantised": points.dequantised,
         "quantised": points.cell > 0,
-        "nll": nats(found.value),
+        "nll": nats(found.quoted[0]),
         "nll_optimistic": nats(found.lower.value),
         "nll_conservative": nats(found.highest.value),
         "nll_standard_error_data": error,
-        "nll_standard_error_log_z": found.standard_error,
+        "nll_standard_error_log_z": found.quoted[1],
         "mean_f": float(f.mean()),
+        "claim": claim,
+        "nll_claimed": None if claim is None else nats(claim),
         "burn": burn,
         "sources": described,
         **found.record(),
     }
     if points.cell:
-        record |= {f"bits_per_dim{name}": to_bits(record[f"nll{name}"], dim) for name in ("", "_optimistic", "_conservative")}
-        both = math.hypot(error, found.standard_error)
+        names = ("", "_optimistic", "_conservative", *["_claimed"] * (claim is not None))
+        record |= {f"bits_per_dim{name}": to_bits(record[f"nll{name}"], dim) for name in names}
+        both = math.hypot(error, found.quoted[1])
         record |= {
             "bits_per_dim_standard_error": to_bits(both, dim),
             "bits_per_dim_standard_error_data": to_bits(error, dim),
-            "bits_per_dim_standard_error_log_z": to_bits(found.standard_error, dim),
+            "bits_per_dim_standard_error_log_z": to_bits(found.quoted[1], dim),
         }
     return Measured(found, points, record)
 

@@ -173,13 +173,28 @@ class Bracket(NamedTuple):
         """The most cautious upper bound."""
         return max(self.upper.values(), key=lambda upper: upper.value)
 
+    @property
+    def quoted(self) -> tuple[float, float, str]:
+        """The number to quote, its standard error and its name: Bennett's, or the lower bound where the bracket is crossed.
+
+        Bennett's estimate presumes that reverse chains have drawn from the density, which a crossed bracket refutes. What is
+        left is the lower bound, which no chain can make wrong.
+        """
+        if self.verdict == "crossed":
+            return self.lower.value, self.lower.standard_error, "lower bound"
+        return self.value, self.standard_error, "Bennett"
+
     def record(self) -> dict[str, Any]:
         """Everything but tensors, for JSON."""
+        value, error, name = self.quoted
         return {
             "verdict": self.verdict,
             "reason": self.reason,
-            "log_z": self.value,
-            "log_z_standard_error": self.standard_error,
+            "log_z": value,
+            "log_z_standard_error": error,
+            "log_z_quoted": name,
+            "log_z_bennett": self.value,
+            "log_z_bennett_standard_error": self.standard_error,
             "log_z_lower": self.lower.value,
             "log_z_lower_standard_error": self.lower.standard_error,
             "log_z_upper": self.highest.value,
