@@ -73,7 +73,7 @@ def test_a_plain_function_is_sampled_in_the_datas_units():
     model = gaussian_model(shift=SHIFT, scale=SCALE)
     x, (mean, variance) = model.sample(8000, seed=1), moments(model)
     for i in range(2):
-        # x_T is drawn from N(0, I) though it has a mean, of which less than 0.02 standard deviations are left after the springs.
+        # x_T is drawn from N(0, I) though it has a mean, of which the springs leave less than 0.02 standard deviations.
         check_moments((x[:, i].double() - mean[i]) / variance[i].sqrt(), 0.0, 1.0, slack=0.02)
 
 
