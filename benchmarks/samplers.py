@@ -44,9 +44,9 @@ import tyro
 from torch import Tensor
 
 import springwell
-from springwell.conditional import Conditional, LogDensity
+from springwell.conditional import Conditional
 from springwell.noise import Noise
-from springwell.samplers import Kernel, hmc, mala, nuts, record_chain, run_chain, tune_step_size
+from springwell.samplers import Kernel, LogDensity, Tuning, hmc, mala, nuts, record_chain, run_chain, tune_step_size
 from springwell.samplers.diagnostics import ess_bulk, ess_tail, split_rhat
 
 BANDS = {"mala": (0.5, 0.65), "hmc": (0.65, 0.85), "nuts": (0.75, 0.9)}
@@ -134,14 +134,22 @@ def network(options: Options) -> Target:
     x_next = next(x for t, x, _ in model.trajectory(torch.arange(16), options.seed) if t == options.level + 1)[:1]
     event = x_next.shape[1:]
     level = torch.full((n,), options.level)
-    conditional = Conditional(model.energy, model.schedule, level, x_next.expand(n, *event).contiguous())
+    conditional = Conditional(model.energy_function, model.schedule, level, x_next.expand(n, *event).contiguous())
 
-    class Flat(Conditional):
+    class Flat:
         """The same of flat vectors; the spring's gradient stays known."""
 
-        def __init__(self) -> None:
-            self.f = lambda y: conditional.f(y.unflatten(1, event))
-            self.x_next, self.precision = conditional.x_next.flatten(1), conditional.precision.flatten(1)
+        x_next = conditional.x_next.flatten(1)
+
+        def __call__(self, y: Tensor) -> Tensor:
+            return conditional(y.unflatten(1, event))
+
+        def value_and_grad(self, y: Tensor) -> tuple[Tensor, Tensor]:
+            value, grad = conditional.value_and_grad(y.unflatten(1, event))
+            return value, grad.flatten(1)
+
+        def grad(self, y: Tensor) -> Tensor:
+            return conditional.grad(y.unflatten(1, event)).flatten(1)
 
     flat = Flat()
 
@@ -156,7 +164,7 @@ def jax_conditional(model: Any, level: int, x_next: Tensor, ours: LogDensity) ->
     import jax
     import jax.numpy as jnp
 
-    energy, net = model.energy, model.energy.network
+    energy, net = model.energy_function, model.energy_function.network
     t = torch.tensor([level])
     with torch.no_grad():
         weights, scale = net._prepare(t), float(energy._level_scale(t))
@@ -225,7 +233,7 @@ def ours(kernel: Kernel, target: Target, start: Tensor, delta: float, options: O
     y, noise = [start], Noise(options.seed, torch.arange(options.chains), ahead=16)
 
     def advance(num_steps: int) -> tuple[Tensor, int, float | None]:
-        trace = record_chain(kernel, y[0], target.logdensity, torch.tensor(delta), num_steps, noise)
+        trace = record_chain(kernel, y[0], target.logdensity, delta, num_steps, noise)
         y[0] = trace.draws[-1]
         acceptance = trace.info.acceptance
         gradients = int(torch.as_tensor(trace.info.num_gradients).sum())
@@ -329,16 +337,16 @@ CONTESTANTS: dict[str, tuple[Callable[..., Contestant], tuple[str, ...]]] = {
 def warm_up(target: Target, options: Options) -> tuple[Tensor, Tensor]:
     """Draws of the target, from the one point that all chains share, and the step size that found them."""
     index, kernel = torch.arange(options.chains), hmc(4)
-    first = tune_step_size(kernel, target.logdensity, target.start, torch.tensor([0.05]), Noise(2, index))
+    first = tune_step_size(kernel, target.logdensity, target.start, 0.05, Noise(2, index))
     steps = first.step_size.expand(options.chains)
     return run_chain(kernel, first.y, target.logdensity, steps, WARM_UP, Noise(3, index))[0], first.step_size
 
 
 def compete(name: str, sampler: str, target: Target, warm: tuple[Tensor, Tensor], options: Options) -> dict[str, Any]:
-    kernel = {"mala": mala, "hmc": hmc(options.leapfrog), "nuts": nuts()}[sampler]
+    kernel = {"mala": mala(), "hmc": hmc(options.leapfrog), "nuts": nuts()}[sampler]
     start, guess = warm
     noise = Noise(4, torch.arange(options.chains))
-    tuned = tune_step_size(kernel, target.logdensity, start, guess, noise, BANDS[sampler], num_steps=60)
+    tuned = tune_step_size(kernel, target.logdensity, start, guess, noise, tuning=Tuning(BANDS[sampler], 60))
     delta = float(tuned.step_size)
     log(f"\n{name}, {sampler}: step size {delta:.4g}, acceptance {float(tuned.acceptance):.2f}")
 

@@ -45,8 +45,8 @@ def main(out: Path = Path("composition"), num: int = 1000, sweeps: int = 25) -> 
     draw_density(axes[0, 0], log_value, title="exact product")
     result = {}
     for ax, count in zip(axes[0, 1:], (0, sweeps), strict=True):
-        energy, noise = Product([model.energy, gaussian]), model.noise(0, torch.arange(num))
-        *_, (_, x, _) = progressive(energy, schedule, model.chains(5), (2,), noise, sweeps=count)
+        energy, noise = Product([model.energy_function, gaussian]), model.noise(0, torch.arange(num))
+        *_, (_, x, _) = progressive(energy, schedule, model.level_sampler(5), (2,), noise, sweeps=count)
         distance, null = result[f"{count} sweeps"] = mmd(x.double(), reference)
         draw_points(ax, x, title=f"{num} samples, {count} sweeps")
         print(f"{count:>2} sweeps: MMD^2 {distance:.2e} from exact draws, null level (95 %) {null:.2e}, {num} samples each")

@@ -16,7 +16,7 @@ from springwell.noise import Noise
 def main(out: Path = Path("inpainting"), name: str = "mnist", num: int = 5, images: int = 6) -> None:
     model = sw.load(name)
     # Images that the model was not trained on.
-    x = sw.open_data(model.config.data).held_out(Noise(0, torch.arange(images)))
+    x = sw.open_data(model.metadata["name"]).held_out(Noise(0, torch.arange(images)))
     hidden = torch.zeros(model.event_shape, dtype=torch.bool)
     hidden[..., x.shape[-1] // 2 :] = True
     seen = torch.where(hidden, 0.0, x)

@@ -16,7 +16,7 @@ from springwell.noise import Noise
 
 def main(out: Path = Path("restoration"), name: str = "mnist", num: int = 4, images: int = 3, sweeps: int = 3) -> None:
     model = sw.load(name)
-    x = sw.open_data(model.config.data).held_out(Noise(0, torch.arange(images)))
+    x = sw.open_data(model.metadata["name"]).held_out(Noise(0, torch.arange(images)))
     kept = (Noise(1, torch.arange(1)).uniform(*model.event_shape) < 0.5).to(x)
     tasks = {
         "denoise": (lambda u: u, 0.3),

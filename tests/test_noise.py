@@ -1,9 +1,18 @@
 """The generator: its published outputs, its laws, and what it depends on."""
 
+import ast
+import itertools
+from pathlib import Path
+
 import torch
 from scipy import stats
 
-from springwell.noise import Noise, mix
+import springwell
+from springwell.applications.batches import _STREAMS
+from springwell.evaluation.longrun import STREAMS_PER_RUN
+from springwell.likelihood.bracket import MAX_SOURCES
+from springwell.noise import Noise, Stream, mix
+from springwell.training.rollback import ROLLBACK_FACTORS, STREAMS_PER_ROLLBACK
 
 
 def _int64(word: int) -> int:
@@ -66,3 +75,76 @@ def test_float64_has_the_same_numbers():
     x = fine.normal(2)
     assert x.dtype == torch.float64
     torch.testing.assert_close(coarse.normal(2).double(), x, rtol=0, atol=1e-4)
+
+
+# The largest number that each use adds to its own of the table, from the limits in the code.
+MOST_ITERATIONS = 10**9
+MOST_LEVELS = 100_000
+LAST_ATTEMPT = (len(ROLLBACK_FACTORS) - 1) * STREAMS_PER_ROLLBACK
+MOST_STEPS = 10**8
+REACH = {
+    Stream.TRAINING: LAST_ATTEMPT + MOST_ITERATIONS,
+    Stream.SAMPLING: 0,
+    Stream.LEVELS: LAST_ATTEMPT + MOST_ITERATIONS,
+    Stream.DATA: 0,
+    Stream.NULL: 0,
+    Stream.PILOT: MOST_LEVELS,
+    Stream.LONGRUN: MOST_STEPS * STREAMS_PER_RUN + MOST_LEVELS,
+    Stream.LONGRUN_FREE: 10**15,
+    Stream.DIAGNOSIS: MOST_LEVELS,
+    Stream.SOURCES: 8,
+    Stream.POINTS: 1,
+    Stream.BRACKET: 16 * 10**12 + 15,
+    Stream.SCORES: 0,
+    Stream.RATIOS: 2 + MOST_STEPS,
+    Stream.INPAINTING: _STREAMS - 1,
+    Stream.RESTORATION: _STREAMS - 1,
+    Stream.PROBES: 0,
+    Stream.MEASUREMENT: _STREAMS - 1,
+}
+
+
+def test_no_two_uses_share_a_stream():
+    """From its own number to the largest it reaches, every use ends before the next begins; all are words of 64 bits."""
+    assert set(REACH) == set(Stream)
+    table = sorted(Stream)
+    assert len({int(stream) for stream in table}) == len(Stream.__members__)
+    for stream, following in itertools.pairwise(table):
+        assert stream + REACH[stream] < following, f"{stream.name} runs into {following.name}"
+    assert table[0] == 0
+    assert table[-1] + REACH[table[-1]] < 2**63
+
+
+def test_what_reaches_within_a_stream_is_apart():
+    # An attempt of training ends before the next begins, and a long run's level before the next number of steps.
+    assert MOST_ITERATIONS < STREAMS_PER_ROLLBACK
+    assert MOST_LEVELS + 1 < STREAMS_PER_RUN
+    # Of a bracket's 16: SMC, forward walks, one for each source, and from 8 what SMC resamples with.
+    assert 2 + MAX_SOURCES <= 8
+
+
+def test_streams_are_numbered_in_the_table_alone():
+    """No other file has a number large enough to be the beginning of a stream, but for sizes, limits and hashes."""
+    root = Path(springwell.__file__).parent
+    allowed = {
+        "training/rollback.py": {2**36},
+        "applications/batches.py": {2**44, 2**63, 2**64},
+        "applications/interpolate.py": {2**64},
+    }
+    for package in ("samplers", "likelihood", "training", "evaluation", "applications"):
+        for path in (root / package).rglob("*.py"):
+            found = {
+                node.left.value**node.right.value
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
+                if all(isinstance(side, ast.Constant) and isinstance(side.value, int) for side in (node.left, node.right))
+            }
+            name = path.relative_to(root).as_posix()
+            assert {number for number in found if number >= 2**36} <= allowed.get(name, set()), name
+
+
+def test_members_of_the_table_draw_different_numbers():
+    index = torch.arange(100)
+    draws = torch.stack([Noise(0, index, stream + reach).normal(4) for stream in Stream for reach in {0, REACH[stream]}])
+    for i, j in itertools.combinations(range(len(draws)), 2):
+        assert not bool((draws[i] == draws[j]).any())

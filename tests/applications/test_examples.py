@@ -1,6 +1,9 @@
 """The examples run, on small settings."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +17,11 @@ SMALL = {
 }
 
 
+SCRIPTS = ("own_data", "own_network")
+
+
 def test_every_example_is_run():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SMALL)
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SMALL, *SCRIPTS}
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -25,3 +31,12 @@ def test_example(name, tmp_path):
     spec.loader.exec_module(module)
     module.main(tmp_path / "out", **SMALL[name])
     assert any(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "out").glob("*.png"))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script(name, tmp_path):
+    path = EXAMPLES / f"{name}.py"
+    assert len(path.read_text().splitlines()) <= 25
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, path], cwd=tmp_path, env=environment, check=True, timeout=300)
+    assert (tmp_path / "mine").is_dir()

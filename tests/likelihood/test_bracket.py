@@ -156,3 +156,6 @@ def test_bad_settings(trained):
     target = Mixture(ring(2, 1.0), 0.5)
     with pytest.raises(UserError, match=r"a: has shape \[3, 2\]; needs \[512, 2\]"):
         bracket(plain_path(target, (2,)), {"a": torch.zeros(3, 2)}, Settings(0.1))
+    for num in (0, 7):
+        with pytest.raises(UserError, match=f"sources: {num} given; give 1 to 6"):
+            bracket(plain_path(target, (2,)), {str(i): torch.zeros(512, 2) for i in range(num)}, Settings(0.1))
