@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from springwell.app.api import load
+from springwell.app.build import measurable_data
 from springwell.errors import UserError
 from springwell.evaluation.likelihood import measure
 from springwell.likelihood.annealed import Estimate, plain_path
 from springwell.likelihood.bracket import Round, Settings, bennett, bracket, judge
-from springwell.progress import Silent
 from springwell.store.parts import Parts
-from springwell.store.run import load
-from springwell.training.loop import train
 from tests.likelihood.targets import Mixture, noise, ring
-from tests.training.tiny import tiny
+from tests.training.tiny import tiny, train
 
 FAR = Mixture(torch.tensor([[0.0, 0.0], [40.0, 0.0]]), 0.5)
 
@@ -117,12 +116,12 @@ def test_bennett_is_exact_for_gaussian_work():
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "run"
-    train(tiny(iterations=150), out, "cpu", Silent())
+    train(tiny(iterations=150), out)
     return load(out)
 
 
 def test_a_network_in_the_plane_against_quadrature(model):
-    found = measure(model, settings(0.02, 512, densities=32, budget=32), 500, burn=20).bracket
+    found = measure(model, measurable_data(model), settings(0.02, 512, densities=32, budget=32), 500, burn=20).bracket
     z = model.normaliser()
     assert contains(found, z.log_z)
     assert found.highest.value - found.lower.value <= 0.02
@@ -135,7 +134,7 @@ def test_parts_are_kept_and_shared(model, tmp_path):
     s = settings(1.0, 8, systems=4, densities=6, budget=6, batch=16)
 
     def run(folder, **options):
-        return measure(model, s, 50, burn=3, parts=Parts(folder, **options)).record
+        return measure(model, measurable_data(model), s, 50, burn=3, parts=Parts(folder, **options)).record
 
     alone = run(tmp_path / "alone")
     kept = sorted(p.name for p in (tmp_path / "alone").iterdir())
@@ -154,7 +153,7 @@ def test_parts_are_kept_and_shared(model, tmp_path):
 def test_bad_settings(model):
     for options in ({"budget": 0}, {"densities": 0}, {"systems": 2}, {"tolerance": 0.0}):
         with pytest.raises(UserError):
-            measure(model, Settings(**{"tolerance": 0.1, **options}), 50)
+            measure(model, measurable_data(model), Settings(**{"tolerance": 0.1, **options}), 50)
     target = Mixture(ring(2, 1.0), 0.5)
-    with pytest.raises(UserError, match=r"a: has shape \[3, 2\]; needs \[512, 2\]"):
+    with pytest.raises(UserError, match="'a' has 3 rows; needs at least 16"):
         bracket(plain_path(target, (2,)), {"a": torch.zeros(3, 2)}, Settings(0.1))
