@@ -24,7 +24,7 @@ from springwell.app.cli.applications import (
     restore_command,
 )
 from springwell.app.cli.chains import DiagnoseCommand, LongrunCommand, diagnose_command, longrun_command
-from springwell.app.cli.common import Context, is_main_process, is_out_of_memory
+from springwell.app.cli.common import Context, is_main_process
 from springwell.app.cli.data import ConvertCommand, DataCommand, convert_command, data_command
 from springwell.app.cli.doctor import DoctorCommand, doctor_command
 from springwell.app.cli.evaluate import EvaluateCommand, FidCommand, evaluate_command, fid_command
@@ -128,7 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         result, code = {"error": "interrupted"}, 130
     except Exception as error:
-        if is_out_of_memory(error):
+        from springwell.devices import out_of_memory
+
+        if out_of_memory(error):
             result, code = {"error": _out_of_memory(name)}, 2
         elif os.environ.get("SPRINGWELL_DEBUG"):
             raise

@@ -142,11 +142,6 @@ def load_model(run: str, context: Context, device: str | None = None, data: str 
     return model
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether torch ran out of memory; on a CPU it says so in words alone."""
-    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
-
-
 def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
