@@ -7,13 +7,12 @@ import sys
 import numpy as np
 import pytest
 
+from springwell.app.api import load
 from springwell.app.config import with_fields
 from springwell.app.cost import estimate
 from springwell.app.presets import PRESETS, preset
 from springwell.evaluation.toy import evaluate
 from springwell.progress import Silent
-from springwell.store.run import load
-from springwell.training.loop import train
 from tests.data.published import cifar_binary, photographs, write_celeba, write_lsun
 from tests.training.tiny import changed
 
