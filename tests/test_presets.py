@@ -11,10 +11,11 @@ from springwell.app.api import load
 from springwell.app.config import with_fields
 from springwell.app.cost import estimate
 from springwell.app.presets import PRESETS, preset
+from springwell.data import open_data
 from springwell.evaluation.toy import evaluate
 from springwell.progress import Silent
 from tests.data.published import cifar_binary, photographs, write_celeba, write_lsun
-from tests.training.tiny import changed
+from tests.training.tiny import changed, train
 
 PAPER = {
     # data, N, beta_1, batch, iterations, image size: the paper's appendix
@@ -109,7 +110,7 @@ def test_presets_of_paper_size_pass_an_iteration(springwell, tmp_path, published
 def test_presets_reach_their_divergence(tmp_path, name, seed, bound):
     config = changed(preset(name), "training", seed=seed)
     train(config, tmp_path / "run", "cpu", Silent())
-    result = evaluate(load(tmp_path / "run"))
+    result = evaluate(load(tmp_path / "run"), open_data(config.data))
     assert result["kl"] <= bound
     assert result["log_z_error"] < 0.01
     assert result["modes_covered"] == result["modes"]

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from springwell import load, preset
 from springwell.app.build import build_energy, build_schedule
+from springwell.app.config import with_fields
 from springwell.app.cost import estimate
 from springwell.errors import UserError
 from springwell.progress import Silent
@@ -149,7 +150,7 @@ def test_the_moving_average_is_saved_with_its_own_spectral_norms(tmp_path):
 def test_every_objective_trains_the_image_network(tmp_path, objective, schedule, num_steps):
     config = changed(tiny_digits(iterations=4), "schedule", **schedule)
     config = changed(config, "sampler", num_steps=num_steps, chain_start="noisy")
-    result = train(replace(config, objective=objective), tmp_path / "run", "cpu", Silent())
+    result = train(with_fields(config, objective=objective), tmp_path / "run", "cpu", Silent())
     assert result.status == "finished"
     before = build_energy(config, build_schedule(config), (1, 8, 8)).state_dict()
     after = weights(tmp_path / "run")

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from springwell.app.api import load, save
 from springwell.app.build import build_energy, build_schedule
-from springwell.app.config import LinearConfig, LogSNRConfig, MarginalConfig, T6Config
+from springwell.app.config import LinearConfig, LogSNRConfig, MarginalConfig, T6Config, with_fields
 from springwell.data import toy_data
 from springwell.errors import DivergenceError, UserError
 from springwell.noise import Noise
@@ -284,7 +284,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path):
 def test_every_objective_moves_towards_the_data(tmp_path, objective, schedule, sampler, lr):
     """A few hundred iterations on eight_gaussians raise f at data over f between the modes, on the same circle."""
     config = changed(tiny(iterations=200, batch=128, lr=lr, log_every=50), "sampler", **sampler)
-    config = replace(config, objective=objective, schedule=schedule, data="eight_gaussians")
+    config = with_fields(replace(config, schedule=schedule, data="eight_gaussians"), objective=objective)
     config = changed(config, "network", output_scale="step" if schedule.schedule == "t6" else "learned")
     train(config, tmp_path / "run", "cpu")
     model = load(tmp_path / "run")
