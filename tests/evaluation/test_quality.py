@@ -13,7 +13,7 @@ from springwell.errors import DivergenceError, UserError
 from springwell.evaluation import quality as module
 from springwell.evaluation.metrics import fid, kid
 from springwell.evaluation.quality import quality
-from springwell.evaluation.sources import Images
+from springwell.evaluation.sources import Images, open_source
 from springwell.evaluation.weights import DIGEST
 from springwell.paper import ablation, tables
 from springwell.paper.common import coarse_ladder
@@ -42,7 +42,7 @@ def digits(split):
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_samples_are_compared_with_the_split(split):
     model, network = small_model(), Tiny()
-    result = quality(model, network, 60, seed=4, split=split)
+    result = quality(model, open_source(f"digits@{split}"), network, 60, seed=4)
     samples = network(torch.from_numpy(to_bytes(model.sample(60, seed=4))).permute(0, 3, 1, 2))
     reference = network(torch.from_numpy(digits(split)))
     assert result["fid"] == pytest.approx(fid(samples, reference), rel=1e-6)
@@ -53,7 +53,7 @@ def test_samples_are_compared_with_the_split(split):
 
 
 def test_an_interrupted_measurement_goes_on(tmp_path, monkeypatch):
-    model, network = small_model(), Tiny()
+    model, network, reference = small_model(), Tiny(), open_source("digits")
     drawn: list[int] = []
     whole = module.model_images
 
@@ -71,11 +71,11 @@ def test_an_interrupted_measurement_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "model_images", few)
     with pytest.raises(KeyboardInterrupt):
-        quality(model, network, 150, parts=tmp_path / "parts")
-    result = quality(model, network, 150, parts=tmp_path / "parts")
+        quality(model, reference, network, 150, parts=tmp_path / "parts")
+    result = quality(model, reference, network, 150, parts=tmp_path / "parts")
     assert drawn == [0, 32, -1, 64, 96, 128]
     monkeypatch.setattr(module, "model_images", whole)
-    assert result["fid"] == pytest.approx(quality(model, network, 150)["fid"], rel=1e-9)
+    assert result["fid"] == pytest.approx(quality(model, reference, network, 150)["fid"], rel=1e-9)
 
 
 def test_the_fid_is_measured_on_the_way_and_once(tmp_path):
