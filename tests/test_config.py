@@ -48,7 +48,7 @@ def test_presets_are_valid_and_survive_json(name):
         ({"objective": "nonsense"}, "objective='nonsense': unknown; choose recovery, dsm, marginal"),
         ({"kernel": "nuts"}, "kernel='nuts': unknown; choose none, langevin, mala, hmc"),
         ({"widht": 3}, "widht: unknown field; did you mean width?"),
-        ({"multipliers": (1, 2)}, "multipliers: belongs to network='resnet' or network='unet', not to network='mlp'"),
+        ({"multipliers": (1, 2)}, "network='unet' or network='residual-unet', not to network='mlp'"),
         ({"flip": True}, "network='mlp': takes vectors"),
         ({"precision": "bf16"}, "precision='bf16': for network='resnet'"),
         ({"compile": True}, "compile=True: for network='resnet'"),
@@ -69,7 +69,7 @@ def test_objectives_that_need_springs_say_so():
         with pytest.raises(UserError, match="needs the spring of every level"):
             with_fields(t6, **values).validate()
     with pytest.raises(UserError, match="use schedule='marginal'"):
-        Config(objective="marginal").validate()
+        with_fields(Config(), objective="marginal").validate()
     with pytest.raises(UserError, match="no normal approximation"):
         with_fields(Config(), objective="marginal", schedule="marginal", num_steps=0).validate()
 
@@ -146,9 +146,9 @@ def test_gradient_evaluations_are_what_an_iteration_does():
     """Count calls of the energy by sample in one call of the objective."""
     import torch
 
-    from springwell import objectives
-    from springwell.level import Chains
+    from springwell.level import LevelSampler
     from springwell.noise import Noise
+    from springwell.objectives import Recovery
     from springwell.samplers import make_kernel
     from springwell.schedule import NoiseSchedule
 
@@ -163,8 +163,8 @@ def test_gradient_evaluations_are_what_an_iteration_does():
 
             t = torch.tensor([0, 1, 1])
             y = torch.zeros(3, 2)
-            chains = Chains(make_kernel(kernel, 3), steps, torch.ones(2), jumps)
-            objectives.recovery(energy, energy, schedule, chains, torch.ones(2), t, y, y, Noise(0, torch.arange(3)))
+            sampler = LevelSampler(make_kernel(kernel, 3), steps, torch.ones(2), "data", jumps)
+            Recovery(energy, schedule, sampler)(y, Noise(0, torch.arange(3)), t)
             leapfrog = {"num_leapfrog": 3} if kernel == "hmc" else {}
             config = with_fields(Config(), kernel=kernel, num_steps=steps, jump_proposals=jumps, **leapfrog)
             # The loss's one pass has the positives and the negatives; it counts as one evaluation.

@@ -7,13 +7,13 @@ import sys
 import numpy as np
 import pytest
 
+from springwell.app.api import load, train_run
+from springwell.app.build import open_model_data
 from springwell.app.config import with_fields
 from springwell.app.cost import estimate
 from springwell.app.presets import PRESETS, preset
 from springwell.evaluation.toy import evaluate
 from springwell.progress import Silent
-from springwell.store.run import load
-from springwell.training.loop import train
 from tests.data.published import cifar_binary, photographs, write_celeba, write_lsun
 from tests.training.tiny import changed
 
@@ -109,8 +109,9 @@ def test_presets_of_paper_size_pass_an_iteration(springwell, tmp_path, published
 )
 def test_presets_reach_their_divergence(tmp_path, name, seed, bound):
     config = changed(preset(name), "training", seed=seed)
-    train(config, tmp_path / "run", "cpu", Silent())
-    result = evaluate(load(tmp_path / "run"))
+    train_run(config, tmp_path / "run", "cpu", Silent())
+    model = load(tmp_path / "run")
+    result = evaluate(model, open_model_data(model))
     assert result["kl"] <= bound
     assert result["log_z_error"] < 0.01
     assert result["modes_covered"] == result["modes"]
