@@ -500,7 +500,8 @@ def with_fields(config: Config, **values: Any) -> Config:
 
 def _of_kind(config: Config, section: str, kind: Any) -> Config:
     if kind not in SECTIONS[section]:
-        raise UserError(f"{KIND_FIELDS[section]}={kind!r}: unknown; choose {', '.join(SECTIONS[section])}")
+        near = did_you_mean(str(kind), SECTIONS[section])
+        raise UserError(f"{KIND_FIELDS[section]}={kind!r}: unknown{near or '; choose ' + ', '.join(SECTIONS[section])}")
     cls, old = SECTIONS[section][kind], getattr(config, section)
     if type(old) is cls:
         return config

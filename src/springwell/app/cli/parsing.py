@@ -144,21 +144,18 @@ def _rule(convert: Callable[[str], Any], cls: type, wanted: str) -> PrimitiveCon
 
 
 def _literal(choices: tuple[str, ...]) -> PrimitiveConstructorSpec[Any]:
-    # A kind is chosen before tyro parses, so its field has one value; help shows them all.
-    shown = next((tuple(kinds) for kinds in SECTIONS.values() if len(choices) == 1 and choices[0] in kinds), choices)
-    shown = tuple(choice for choice in shown if choice != "own")
-
     def from_words(words: list[str]) -> Any:
         if words[0] not in choices:
             if words == ["None"]:
                 raise ValueError("None")
             near = did_you_mean(words[0], choices)
-            raise _BadValueError(words[0], f"unknown{near}" if near else f"unknown; choose {', '.join(shown)}")
+            raise _BadValueError(words[0], f"unknown{near}" if near else f"unknown; choose {', '.join(choices)}")
         return words[0]
 
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar=f"{{{','.join(shown)}}}",
+        # A kind is chosen before tyro parses, so its field has one value; the field's help lists them all.
+        metavar=f"{{{','.join(choices)}}}" if len(choices) > 1 else "KIND",
         instance_from_str=from_words,
         is_instance=lambda value: value in choices,
         str_from_instance=lambda value: [str(value)],
