@@ -24,6 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from springwell.noise import Noise
 from springwell.shapes import expand
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -110,6 +111,15 @@ class Prior(nn.Module):
     @property
     def num_atoms(self) -> int:
         return len(self.mean) - 1
+
+    def sample(self, noise: Noise, sigma: float) -> Tensor:
+        """Draws of the prior with noise ``[N, *event_shape]``."""
+        shape = self.event_shape
+        u, e = noise.uniform(*shape), noise.normal(*shape)
+        edges = self.log_weight.exp().cumsum(0)[:-1]
+        index = (u[None] > edges[:, None]).sum(0)
+        mean, variance = (torch.gather(value.expand(len(value), *shape), 0, index) for value in (self.mean, self.variance))
+        return mean + (variance + sigma**2).sqrt() * e
 
     def forward(self, y: Tensor, sigma: Tensor) -> PriorValues:
         """Values at y ``[N, ...]`` with noise sigma, which broadcasts against y."""

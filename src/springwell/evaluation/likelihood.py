@@ -21,11 +21,13 @@ import torch
 from torch import Tensor
 
 from springwell import __version__
+from springwell.energy.residual import LevelEnergy
 from springwell.errors import UserError
 from springwell.evaluation.points import Measurable, Points, Split, evaluation_points
 from springwell.likelihood.annealed import COLLAPSED, Path, level_path
 from springwell.likelihood.bits import to_bits
 from springwell.likelihood.bracket import LIKELY, Bracket, Settings, bracket
+from springwell.likelihood.diffusion import NoisePath
 from springwell.model import Model
 from springwell.noise import Noise, Stream
 from springwell.progress import Reporter, Silent
@@ -71,6 +73,14 @@ def work_name(model: Model, settings: Settings, burn: int) -> str:
     return key_of(__version__, same, model.fingerprint())
 
 
+def density_path(model: Model) -> Path | NoisePath:
+    """Along the noise for energies that know it, else through the levels by annealing."""
+    energy = model.energy_function
+    if isinstance(energy, LevelEnergy):
+        return NoisePath(energy, model.schedule)
+    return level_path(energy, model.schedule, model.event_shape)
+
+
 @torch.inference_mode(False)
 def measure(
     model: Model,
@@ -99,8 +109,9 @@ def measure(
     if burn < 0 or num < 2:
         raise UserError(f"burn {burn}, num {num}: needs burn >= 0 and at least 2 data points")
     points = evaluation_points(model, data, num, split, settings.seed)
-    path = level_path(model.energy_function, model.schedule, model.event_shape)
-    sources, described = draw_sources(model, data, path, settings, burn, parts, reporter)
+    path = density_path(model)
+    levels = level_path(model.energy_function, model.schedule, model.event_shape)
+    sources, described = draw_sources(model, data, levels, settings, burn, parts, reporter)
     doubts = [] if burn else ["chains from noise and from held-out data made no steps, so nothing shows that they are draws"]
     for name, s in described.items():
         if abs(s["drift"]) > LIKELY * s["drift_standard_error"]:

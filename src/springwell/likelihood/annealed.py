@@ -111,6 +111,18 @@ class Path:
         first, second = self.nodes[j](num), self.nodes[j + 1](num)
         return lambda x: (1 - beta) * first(x) + beta * second(x)
 
+    def start(self, noise: Noise) -> Tensor:
+        """Draws of the first density."""
+        return noise.normal(*self.event_shape)
+
+    def plan(self, noise: Noise, num_leapfrog: int | None, watch: Callable[[], None]) -> Plan:
+        """What a pilot finds; see :func:`pilot`."""
+        return pilot(self, noise, num_leapfrog, watch=watch)
+
+    def walk(self, plan: Plan, num_densities: int, walkers: Walkers, backwards: bool, watch: Callable[[], None]) -> Walk:
+        """Walks chains along the path; see :func:`walk`."""
+        return walk(self, plan, num_densities, walkers, backwards, watch)
+
     def name(self, s: float) -> str:
         j = min(int(s), self.length)
         return self.names[j] if s == j else f"{self.names[j]} ... {self.names[j + 1]}"
@@ -278,7 +290,7 @@ def effective_share(log_w: Tensor) -> Tensor:
     return (2 * log_w.logsumexp(-1) - (2 * log_w).logsumexp(-1)).exp() / log_w.shape[-1]
 
 
-def _resampled(log_w: Tensor, noise: Noise, below: float) -> tuple[Tensor, Tensor]:
+def resampled(log_w: Tensor, noise: Noise, below: float) -> tuple[Tensor, Tensor]:
     """Which chain continues in the place of each ``[R n]``, and which systems were resampled ``[R]``; systematic resampling."""
     num_systems, n = log_w.shape
     due = effective_share(log_w) < below
@@ -371,7 +383,7 @@ class _Systems:
         """Resamples where that is due, and makes a transition at the present density."""
         if self.resample is not None:
             self.least = torch.minimum(self.least, effective_share(self.log_w))
-            index, due = _resampled(self.log_w, self.resample, RESAMPLE_BELOW)
+            index, due = resampled(self.log_w, self.resample, RESAMPLE_BELOW)
             self.log_z = self.log_z + torch.where(due, log_mean(self.log_w), 0.0)
             self.log_w = torch.where(due[:, None], 0.0, self.log_w)
             self.state = State(*[_required(value)[index] for value in self.state])

@@ -46,11 +46,10 @@ from springwell.likelihood.annealed import (
     estimate,
     jackknife,
     join,
-    pilot,
     plain_path,
     pooled,
-    walk,
 )
+from springwell.likelihood.diffusion import NoisePath
 from springwell.noise import Noise, Stream
 from springwell.progress import Reporter, Silent
 from springwell.samplers.target import LogDensity
@@ -142,8 +141,8 @@ class Bracket(NamedTuple):
         value: Bennett's estimate, from the forward chains and those of all sources.
         standard_error: Of ``value``, over systems.
         rounds: Of every K, the last one being the result.
-        thermodynamic: Thermodynamic integration with the chains of SMC, and its standard error; no bound.
-        log_z_levels: log Z on the way, at every node of the path, by SMC.
+        thermodynamic: Thermodynamic integration with the chains of SMC, and its standard error; no bound. None along the noise.
+        log_z_levels: log Z on the way, at every node of the path, by SMC; empty along the noise.
         plan: The pilot's.
         settings: What was asked for.
         log_weights: log w of all chains of the last round: ``forward`` and the sources, sign as log Z.
@@ -154,7 +153,7 @@ class Bracket(NamedTuple):
     value: float
     standard_error: float
     rounds: list[Round]
-    thermodynamic: tuple[float, float]
+    thermodynamic: tuple[float, float] | None
     log_z_levels: list[float]
     plan: Plan
     settings: Settings
@@ -200,7 +199,8 @@ class Bracket(NamedTuple):
             "log_z_upper": self.highest.value,
             "log_z_upper_standard_error": self.highest.standard_error,
             "gap": {s: dict(zip(("nats", "standard_error"), self.rounds[-1].gap(s), strict=True)) for s in self.upper},
-            "thermodynamic_integration": dict(zip(("value", "standard_error"), self.thermodynamic, strict=True)),
+            "thermodynamic_integration": self.thermodynamic
+            and dict(zip(("value", "standard_error"), self.thermodynamic, strict=True)),
             "log_z_levels": self.log_z_levels,
             "rounds": [
                 {
@@ -247,7 +247,7 @@ def judge(rounds: Sequence[Round], tolerance: float) -> tuple[str, str]:
 
 
 def bracket(
-    target: LogDensity | Path,
+    target: LogDensity | Path | NoisePath,
     sources: Mapping[str, Tensor],
     settings: Settings | None = None,
     *,
@@ -263,7 +263,7 @@ def bracket(
 
     Args:
         target: Any log-density x ``[N, ...]`` -> ``[N]``, which is reached from the Gaussian of the sources' mean and
-            spread; or a path of densities, whose last one is meant.
+            spread; or a path of densities, whose last one is meant; or a path along the noise of an energy that knows it.
         sources: Draws of the density, ``[M, ...]`` each, none of which come from a forward run. Each source may have another
             number of rows; the last ones, beyond a multiple of the number of systems, are left out.
         settings: How; see :class:`Settings`.
@@ -276,7 +276,7 @@ def bracket(
     settings = settings if tolerance is None else replace(settings, tolerance=tolerance)
     settings.check()
     sources = _checked(sources, settings.systems)
-    path, sources = (target, sources) if isinstance(target, Path) else _standardised(target, sources)
+    path, sources = (target, sources) if isinstance(target, (Path, NoisePath)) else _standardised(target, sources)
     for name, x in sources.items():
         if tuple(x.shape[1:]) != path.event_shape:
             raise UserError(f"{name}: has shape {list(x.shape)}; needs [M, {', '.join(map(str, path.event_shape))}]")
@@ -305,10 +305,11 @@ def bracket(
     reason = "; ".join([reason, *doubts])
     backwards = torch.cat([-found.log_weight for found in reverse.values()], 1)
     value, error = bennett(forward.log_weight, backwards)
-    assert smc.thermodynamic is not None
     weights = {"forward": forward.log_weight, **{name: -found.log_weight for name, found in reverse.items()}}
-    levels = _log_z_levels(smc, plan.densities(k)[1:], path.length)
-    return Bracket(verdict, reason, value, error, rounds, average(smc.thermodynamic), levels, plan, settings, weights)
+    annealed = isinstance(path, Path)
+    levels = _log_z_levels(smc, plan.densities(k)[1:], path.length) if annealed else []
+    thermodynamic = None if smc.thermodynamic is None else average(smc.thermodynamic)
+    return Bracket(verdict, reason, value, error, rounds, thermodynamic, levels, plan, settings, weights)
 
 
 def _checked(sources: Mapping[str, Tensor], systems: int) -> dict[str, Tensor]:
@@ -351,7 +352,7 @@ def _log_z_levels(smc: Walk, positions: Tensor, length: int) -> list[float]:
 class _Job:
     """What all walks of a bracket share; ``like`` has the dtype and the device of the chains."""
 
-    path: Path
+    path: Path | NoisePath
     settings: Settings
     like: Tensor
     parts: Kept | None
@@ -364,7 +365,7 @@ class _Job:
         def compute() -> dict[str, Tensor]:
             index = torch.arange(PILOT_CHAINS, device=self.like.device)
             noise = Noise(self.settings.seed, index, Stream.BRACKET, dtype=self.like.dtype)
-            plan = pilot(self.path, noise, self.settings.num_leapfrog, watch=bar.advance)
+            plan = self.path.plan(noise, self.settings.num_leapfrog, bar.advance)
             return {**plan._asdict(), "num_leapfrog": torch.tensor(plan.num_leapfrog)}
 
         with self.reporter.bar("pilot (stops)", min(64, max(16, 2 * self.path.length)) + 1) as bar:
@@ -382,12 +383,12 @@ class _Job:
             index = torch.arange(systems.start * n, systems.stop * n, device=device)
             number = Stream.BRACKET + 16 * num_densities + stream
             noise = Noise(settings.seed, index, number, dtype=dtype)
-            x = noise.normal(*path.event_shape) if start is None else start[index]
+            x = path.start(noise) if start is None else start[index]
             resample = None
             if stream == 0:
                 resample = Noise(settings.seed, torch.tensor(list(systems), device=device), number + 8, dtype=torch.float64)
             walkers = Walkers(x, noise, len(systems), resample)
-            found = walk(path, plan, num_densities, walkers, start is not None, bar.advance)
+            found = path.walk(plan, num_densities, walkers, start is not None, bar.advance)
             kept = {key: value for key, value in found._asdict().items() if value is not None}
             return {**kept, "num_gradients": torch.tensor(found.num_gradients)}
 

@@ -177,7 +177,7 @@ def read_log_z(path: Path, model: Model) -> LogZ:
         value, lower, upper = (float(found[name]) for name in ("log_z", "log_z_lower", "log_z_upper"))
         log_z = LogZ(value, lower, upper, float(found["log_z_standard_error"]), str(found["verdict"]), levels)
         known = (value, lower, upper, log_z.standard_error, *(z for z in levels if z is not None))
-        if not all(map(math.isfinite, known)) or len(levels) != model.schedule.num_levels:
+        if not all(map(math.isfinite, known)) or len(levels) not in (0, model.schedule.num_levels):
             raise ValueError
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise UserError(f"{path}: was not written by `springwell likelihood`") from None

@@ -165,7 +165,8 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
     if r.get("claim") is not None:
         correction = f"the bracket's {r['log_z_quoted']} is {r['log_z'] - r['claim']:+.3f} nats from it"
         lines.append(f"{'log Z  =':<10}{r['claim']:.3f} nats   what the model claims; {correction}")
-    lines.append(line("log Z  =", r["thermodynamic_integration"], "thermodynamic integration; no bound"))
+    if r["thermodynamic_integration"]:
+        lines.append(line("log Z  =", r["thermodynamic_integration"], "thermodynamic integration; no bound"))
     for source, s in r["sources"].items():
         means = f"mean f {s['mean_f_before']:.1f} before, {s['mean_f']:.1f} +- {s['mean_f_standard_error']:.1f} after"
         drift = f"{s['drift']:+.1f} +- {s['drift_standard_error']:.1f} in their second half"
