@@ -17,8 +17,8 @@ the energy with noise sigma_K), and
 
 has E w = Z_0 = int exp f(y, sigma_0) dy when y is drawn by denoising from p_K: its log-mean is a stochastic *lower* bound of
 log Z_0. Walked the other way, y_0 from exp f(., sigma_0) / Z_0 and then noising, E 1/w = 1/Z_0: a stochastic *upper* bound, if
-y_0 is an exact draw. These are the bounds of annealed importance sampling in another space of paths. There are no step sizes, no
-acceptance, and one gradient per step; at every sigma the step has the size that the density there allows in each coordinate,
+y_0 is an exact draw. These are the bounds of annealed importance sampling in another space of paths. There are no step sizes,
+no acceptance, and one gradient per step; at every sigma the step has the size that the density there allows in each coordinate,
 which Hamiltonian chains with one step size do not have. Chains of a system may be resampled on the way (SMC), by the weights
 that the same formula gives with f(y_k, sigma_k) in place of f(y_0, sigma_0).
 
