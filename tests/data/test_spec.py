@@ -7,7 +7,8 @@ from PIL import Image
 
 from springwell.data import open_data
 from springwell.data.formats import UnusableDataError
-from springwell.data.spec import Spec, parse, parse_source
+from springwell.data.spec import TOYS, Spec, parse, parse_source
+from springwell.data.toy import TOY_DATA
 from springwell.errors import UserError
 from springwell.evaluation.sources import open_source
 from tests.data.published import photographs, write_folder
@@ -16,7 +17,7 @@ from tests.data.published import photographs, write_folder
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for folder in ("photos", "mnist", "set", "a@test"):
+    for folder in ("photos", "mnist", "checkerboard", "set", "a@test"):
         (tmp_path / folder).mkdir()
     (tmp_path / "set" / "prepared.json").touch()
     for file in ("x.png", "x.npz", "x.npy", "x.zip"):
@@ -27,6 +28,7 @@ def here(tmp_path, monkeypatch):
     ("text", "spec"),
     [
         ("mnist", Spec("mnist")),
+        ("checkerboard", Spec("checkerboard")),
         ("./mnist", Spec("folder", "./mnist")),
         ("mnist@test", Spec("mnist", split="test")),
         ("lsun/bedroom@train", Spec("lsun", "bedroom", "train")),
@@ -55,6 +57,17 @@ def test_the_grammar(text, spec):
     assert found == spec
     # What a spec is written as names the same thing again.
     assert parse(str(found)) == Spec(spec.kind, spec.place)
+
+
+def test_every_toy_is_named():
+    assert list(TOY_DATA) == list(TOYS)
+
+
+def test_paths_are_made_absolute(tmp_path):
+    for text, path in (("photos", "folder:{}/photos"), ("npz:x.npz", "npz:{}/x.npz"), ("set@test", "prepared:{}/set")):
+        assert str(parse_source(text).absolute()) == path.format(tmp_path)
+    for text in ("mnist", "checkerboard", "lsun/bedroom", "hf:owner/name@config", "nowhere", "folder:", ""):
+        assert str(parse(text).absolute()) == text
 
 
 def test_a_kind_needs_its_path():

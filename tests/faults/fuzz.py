@@ -35,7 +35,7 @@ from safetensors.torch import save
 
 from springwell.app.api import load
 from springwell.app.cli import parse
-from springwell.app.config import to_dict
+from springwell.app.config import from_dict, to_dict
 from springwell.app.files import read_mask
 from springwell.app.presets import PRESETS, preset
 from springwell.data import formats
@@ -177,7 +177,7 @@ def _record(data: bytes, folder: Path) -> object:
 
 def _config(data: bytes, folder: Path) -> object:
     (folder / "config.json").write_bytes(data)
-    return Run(folder).read_config()
+    return from_dict(Run(folder).read_description(), "config.json")
 
 
 def _words(data: bytes, folder: Path) -> object:

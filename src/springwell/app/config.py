@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from springwell.data.options import ImageOptions
+from springwell.data.spec import parse
 from springwell.errors import UserError
 from springwell.training.options import TrainingOptions
 
@@ -354,7 +355,6 @@ SECTIONS: dict[str, dict[str, type]] = {
     "images": {"": ImageOptions},
 }
 # Kinds of data that are named by a path.
-PATH_KINDS = ("npy", "folder", "zip", "npz", "prepared")
 # The field that names a section's kind.
 KIND_FIELDS = {"objective": "objective", "schedule": "schedule", "network": "network", "sampler": "kernel"}
 
@@ -527,8 +527,7 @@ def _section_of(config: Config, name: str) -> str:
 
 def with_absolute_paths(config: Config) -> Config:
     """``config`` with its data, and where data are looked for, by absolute path, so that a run is used from any folder."""
-    kind, colon, path = config.data.partition(":")
-    data = f"{kind}:{Path(path).expanduser().absolute()}" if colon and kind in PATH_KINDS else config.data
+    data = str(parse(config.data).absolute())
     root = config.images.data_root and str(Path(config.images.data_root).expanduser().absolute())
     return dataclasses.replace(config, data=data, images=dataclasses.replace(config.images, data_root=root))
 

@@ -23,6 +23,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
+from springwell.data.spec import UnusableDataError as UnusableDataError
 from springwell.store.files import open_regular, read_regular, shown
 
 CIFAR_ROWS = 10_000
@@ -35,10 +36,6 @@ _MAX_ARCHIVE = 1 << 28
 _MAX_OPCODES = 1 << 19
 _BLOCK = 1 << 20
 _BROKEN = (OSError, EOFError, ValueError, zlib.error, tarfile.TarError, MemoryError)
-
-
-class UnusableDataError(Exception):
-    """Why data cannot be used, in one line without the name of the data set."""
 
 
 class StoppedError(UnusableDataError):

@@ -1,6 +1,7 @@
 """The one grammar that names data: SOURCE, or SOURCE@SPLIT where a part of the set is meant.
 
-digits, mnist, fashion-mnist, cifar10, celeba   published sets, below the data root
+checkerboard, eight_gaussians, rings, ...       toys, of which the density is known
+digits, mnist, fashion-mnist, cifar10, celeba   published sets of images, below the data root
 lsun/CATEGORY                                   likewise
 folder:PATH, zip:PATH                           images in a folder or in an archive
 npz:PATH, npy:PATH                              arrays
@@ -17,12 +18,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from springwell.data.formats import UnusableDataError
-
+TOYS = ("checkerboard", "eight_gaussians", "rings", "two_moons", "pinwheel", "two_spirals")
 NAMED = ("digits", "mnist", "fashion-mnist", "cifar10", "celeba")
 KINDS = ("folder", "zip", "npz", "npy", "hf", "prepared")
 SPLITS = ("train", "test")
 IMAGE_CHOICES = f"{', '.join(NAMED)}, lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH, hf:NAME, prepared:PATH"
+
+
+class UnusableDataError(Exception):
+    """Why data cannot be used, in one line without the name of the data set."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Spec:
     """What a text names.
 
     Attributes:
-        kind: One of ``NAMED`` and ``KINDS``, or ``lsun``, ``image`` for a file of one image; empty if it names nothing.
+        kind: One of ``TOYS``, ``NAMED`` and ``KINDS``, ``lsun``, or ``image`` for a file of one image; empty for nothing.
         place: The path, the category of lsun, or the name of a set on the hub.
         split: ``train``, ``test``, or empty if none is given.
     """
@@ -49,6 +53,11 @@ class Spec:
             raise UnusableDataError(f"no path is given; write {self.kind}:PATH")
         return Path(self.place).expanduser()
 
+    def absolute(self) -> Spec:
+        """The same, with its path from the root of the file system, so that it is found from any folder."""
+        local = self.place and self.kind in KINDS and self.kind != "hf"
+        return replace(self, place=str(self.path.absolute())) if local else self
+
     @property
     def is_encoded(self) -> bool:
         """Whether the set holds image files, which are decoded once and kept."""
@@ -58,7 +67,7 @@ class Spec:
 def parse(text: str) -> Spec:
     """What ``text``, which has no split, names."""
     kind, colon, place = text.partition(":")
-    if text in NAMED:
+    if text in TOYS or text in NAMED:
         return Spec(text)
     if colon and kind in KINDS:
         return Spec(kind, place)
