@@ -13,12 +13,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from springwell.data.formats import first_line
 from springwell.errors import UserError
+
+# How far from 1 the sum of a kernel may be.
+_KERNEL_TOLERANCE = 1e-3
 
 
 def average_pool(factor: int) -> Callable[[Tensor], Tensor]:
@@ -71,6 +75,34 @@ def enlarged(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Images ``[N, 1 or C, H, W]`` at the size of ``shape`` (C, H, W), each pixel a block."""
     x = x if x.shape[2:] == shape[1:] else F.interpolate(x, size=shape[1:], mode="nearest")
     return x.expand(-1, shape[0], -1, -1)
+
+
+def named_blur(text: str, most: int) -> Callable[[Tensor], Tensor]:
+    """The blur by the kernel ``text``: gaussian:WIDTH, box:SIZE, or an .npy file of numbers ``[h, w]`` that sum to 1.
+
+    Args:
+        text: The kernel's name.
+        most: The largest width or size, in pixels.
+    """
+    kind, _, value = text.partition(":")
+    try:
+        if kind == "gaussian" and 0 < float(value) <= most:
+            return blur(gaussian_kernel(float(value)))
+        if kind == "box" and 1 <= int(value) <= most:
+            return blur(box_kernel(int(value)))
+        if Path(text).suffix == ".npy":
+            with Path(text).open("rb") as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+            if array.ndim == 2 and array.dtype.kind in "fiu" and np.isfinite(array).all() and array.size:
+                if abs(array.sum(dtype=np.float64) - 1) > _KERNEL_TOLERANCE:
+                    raise UserError(f"sums to {array.sum(dtype=np.float64):.6g}, not to 1; save k / k.sum()")
+                return blur(torch.from_numpy(array.astype(np.float64)))
+    except UserError as error:
+        raise UserError(f"kernel={text!r}: {error}") from None
+    except (OSError, ValueError, EOFError, MemoryError):
+        pass
+    wanted = "write gaussian:WIDTH, box:SIZE, or an .npy file of finite numbers [h, w]"
+    raise UserError(f"kernel={text!r}: cannot be used; {wanted}")
 
 
 def checked(operator: Callable[[Tensor], Tensor], name: str = "operator") -> Callable[[Tensor], Tensor]:

@@ -12,6 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from springwell.data.toy import ToyData, log_density
+from springwell.model import Model
+
 HALF_WIDTH = 5.0
 NUM_CELLS = 500
 _ROWS = 500
@@ -52,3 +55,27 @@ def kolmogorov(u: Tensor) -> tuple[float, float]:
     rank = torch.arange(n, dtype=u.dtype, device=u.device)
     distance = float(torch.maximum((u - rank / n).max(), ((rank + 1) / n - u).max()))
     return distance, 1.358 / math.sqrt(n)
+
+
+def against_exact(model: Model, toy: ToyData, x_0: Tensor, hidden: int) -> tuple[tuple[Tensor, Tensor], dict[str, float]]:
+    """Compares samples at level 0 with the exact conditionals of the data and of the model.
+
+    Args:
+        model: A model of vectors.
+        toy: The data, whose density is known.
+        x_0: Samples ``[N, D]`` at level 0.
+        hidden: The coordinate that was hidden.
+
+    Returns:
+        The nodes and the mean density of the data's conditional at them; the Kolmogorov distances and their null level.
+    """
+    a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
+
+    def data(points: Tensor) -> Tensor:
+        return log_density(toy, points, a, sigma)
+
+    found: dict[str, float] = {}
+    for name, law in (("data", data), ("model", lambda points: model.log_prob(points.float()))):
+        found[f"ks_{name}"], found["ks_null_95"] = kolmogorov(pit(law, x_0, hidden))
+    nodes, density = conditional_density(data, x_0, hidden)
+    return (nodes.cpu(), density.mean(0).cpu()), found

@@ -15,22 +15,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from springwell import __version__
-from springwell.app.cli.applications import (
-    InpaintCommand,
-    InterpolateCommand,
-    RestoreCommand,
-    inpaint_command,
-    interpolate_command,
-    restore_command,
-)
 from springwell.app.cli.chains import DiagnoseCommand, LongrunCommand, diagnose_command, longrun_command
 from springwell.app.cli.common import Context, is_main_process
 from springwell.app.cli.data import ConvertCommand, DataCommand, convert_command, data_command
 from springwell.app.cli.doctor import DoctorCommand, doctor_command
 from springwell.app.cli.evaluate import EvaluateCommand, FidCommand, evaluate_command, fid_command
+from springwell.app.cli.inpaint import InpaintCommand, inpaint_command
+from springwell.app.cli.interpolate import InterpolateCommand, interpolate_command
 from springwell.app.cli.likelihood import LikelihoodCommand, ScoreCommand, likelihood_command, score_command
 from springwell.app.cli.parsing import parse_words, subcommands, with_kinds
 from springwell.app.cli.reproduce import ReproduceCommand, reproduce_command
+from springwell.app.cli.restore import RestoreCommand, restore_command
 from springwell.app.cli.sample import SampleCommand, sample_command
 from springwell.app.cli.train import PresetsCommand, TrainCommand, presets_command, train_command, train_options
 from springwell.app.config import did_you_mean

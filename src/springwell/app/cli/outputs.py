@@ -1,0 +1,58 @@
+"""What inpaint, interpolate and restore share: checks of numbers, and where results go."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from springwell.errors import UserError
+
+_MOST_VALUES = 2**27
+
+
+def told(command: Any, out: Path, images: list[Any], num: int, what: str) -> dict[str, Any]:
+    failures = [image.problem for image in images if image.pixels is None]
+    done = len(images) - len(failures)
+    if not command.common.json:
+        print(f"{out}: {done} images, {num} samples each, of {command.run}, seed {command.seed}; {what}")
+        if failures:
+            print("\n".join([f"{len(failures)} of {len(images)} images failed:", *failures]))
+    return {"run": command.run, "out": str(out), "images": done, "num": num, "seed": command.seed, "failures": failures}
+
+
+def at_least(*options: tuple[str, int | None, int]) -> None:
+    for option, value, least in options:
+        if value is not None and value < least:
+            raise UserError(f"--{option} {value}: must be at least {least}")
+
+
+def as_folder(out: Path) -> Path:
+    """``out``, unless it is called as a file is."""
+    from springwell.data.collect import SUFFIXES
+
+    if out.suffix.lower() in SUFFIXES | {".npy", ".npz"}:
+        raise UserError(f"--out {out}: a folder is written; give a name without '{out.suffix}'")
+    return out
+
+
+def check_size(num: int, samples: int, values: int) -> None:
+    """Refuses numbers of samples of ``values`` numbers each that do not fit in memory."""
+    if samples * values > _MOST_VALUES:
+        raise UserError(f"--num {num}: too many; at most {_MOST_VALUES // values} samples fit here; use a smaller --num")
+
+
+def check_row(num: int, shape: tuple[int, ...]) -> None:
+    """Refuses more samples of an image than a picture shows in a row, beside the image and three of its kind."""
+    from springwell.app.writing import MAX_GRID
+
+    if num + 4 > MAX_GRID:
+        raise UserError(
+            f"--num {num}: a picture holds at most {MAX_GRID} images, and a row has 4 beside the samples; use fewer"
+        )
+    check_size(num, num + 4, math.prod(shape))
+
+
+def beside(image: str, what: str) -> Path:
+    """Where results go if nobody says: photo.png to ./photo-what, mnist@test to ./mnist-test-what."""
+    return Path(f"{Path(image).stem.replace('@', '-')}-{what}")

@@ -1,0 +1,185 @@
+"""springwell restore."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from springwell.app.cli.common import Common, Context, File, Flag, ModelName, Number, load_model, writable, write_errors
+from springwell.app.cli.outputs import as_folder, at_least, beside, check_row, told
+from springwell.errors import UserError
+
+
+@dataclass(frozen=True)
+class RestoreCommand:
+    """Restore measured images: samples of the posterior, their mean and standard deviation."""
+
+    run: ModelName
+    image: tyro.conf.Positional[str]
+    """A measured image, a folder of them, or with --simulate clean ones, also a data set with its split, such as mnist@test."""
+    task: Literal["denoise", "superres", "deblur", "custom"] = "denoise"
+    """denoise: the image with noise; superres: means over blocks of --factor pixels; deblur: blurred by --kernel; custom: what
+    --operator makes of it."""
+    noise: float | None = None
+    """Standard deviation of the measurement's noise, in units in which black is -1 and white 1. Default: 0.3 for denoise, 0.05
+    otherwise."""
+    factor: int = 2
+    """Side of the blocks of superres."""
+    kernel: str = "gaussian:1.0"
+    """Of deblur: gaussian:WIDTH in pixels, box:SIZE, or an .npy file of numbers [h, w], both odd, that sum to 1."""
+    operator: str | None = None
+    """Of custom: FILE.py:FUNCTION, a differentiable function of images [N, C, H, W] in [-1, 1]. The file is executed."""
+    simulate: Flag = False
+    """Measure clean images first, with noise of the seed, and print how well they are restored."""
+    num: int = 4
+    """Samples for each image."""
+    seed: int = 0
+    """Sample j of an image depends on the seed, on the image's number in its folder, and on j."""
+    sweeps: int = 0
+    """Gibbs sweeps of every level after its first chain; more approach the model's posterior."""
+    limit: Number = None
+    """Only so many of the first images. Default: all of a folder, 20 of a data set."""
+    resize: Flag = False
+    """Crop and resize images to the size that is needed, and convert them to the model's channels."""
+    out: File = None
+    """The folder to write: NAME.png (measurement, mean, standard deviation, samples), each of these by itself, NAME.npz.
+    Default: IMAGE-TASK."""
+    steps: Number = None
+    """MCMC steps per level. Default: the run's own."""
+    common: Common = dataclasses.field(default_factory=Common)
+
+
+def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]:
+    import torch
+
+    from springwell.app.files import Folder, Image, read_images
+    from springwell.app.writing import save_arrays
+    from springwell.applications.batches import check_seed
+    from springwell.applications.operators import enlarged
+    from springwell.applications.restore import Measurement, restore
+    from springwell.data import pictures
+    from springwell.data.images import scaled
+    from springwell.noise import Noise, Stream
+
+    at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
+    check_seed(command.seed)
+    noise = command.noise if command.noise is not None else 0.3 if command.task == "denoise" else 0.05
+    if not 0 < noise < 100:
+        raise UserError(f"--noise {noise:g}: out of range; must be positive (black is -1, white 1)")
+    model = load_model(command.run, context)
+    shape, num, out = model.event_shape, command.num, as_folder(command.out or beside(command.image, command.task))
+    if len(shape) != 3:
+        raise UserError(f"restore: {command.run} is a model of vectors; from Python, springwell.applications.restore takes any")
+    check_row(num, shape)
+    operator, name = _operator(command, shape), f"--operator {command.operator}"
+    measurement = Measurement(operator, noise, shape, model.device, name)
+    if len(measurement.shape) != 3 or measurement.shape[0] not in (1, shape[0]):
+        channels = "1 channel" if shape[0] == 1 else f"1 or {shape[0]} channels"
+        raise UserError(
+            f"{name}: makes {list(measurement.shape)} of {list(shape)}; from here it must be an image of {channels}"
+        )
+    # What is wrong with the derivative is said before the first image is begun.
+    _ = measurement.curvature
+    needed = shape if command.simulate else measurement.shape
+    images = read_images(command.image, needed, command.resize, command.limit, context.reporter, out)
+    writable(out.parent)
+    record = {
+        "run": command.run,
+        "iteration": model.iteration,
+        "image": command.image,
+        "task": command.task,
+        "noise": noise,
+        "factor": command.factor,
+        "kernel": command.kernel,
+        "operator": command.operator,
+        "file_sha256": _file_digest(command),
+        "simulate": command.simulate,
+        "num": num,
+        "seed": command.seed,
+        "sweeps": command.sweeps,
+        "steps": command.steps,
+    }
+
+    def work(part: list[Image], watch: Callable[[int], None]) -> None:
+        clean = scaled(torch.stack([image.pixels for image in part if image.pixels is not None]))
+        numbers = [image.number for image in part]
+        observed = clean
+        if command.simulate:
+            eps = Noise(command.seed, torch.tensor(numbers), Stream.MEASUREMENT).normal(*measurement.shape)
+            observed = operator(clean) + noise * eps
+        found = restore(
+            model, observed, operator, noise, num, command.seed, command.sweeps, command.steps, numbers=numbers, watch=watch
+        )
+        samples, mean, std = (x.cpu() for x in found)
+        shown = enlarged(observed.clamp(-1, 1), shape)
+        for i, image in enumerate(part):
+            spread = std[i].nan_to_num(0)
+            panels = {"mean": mean[i], "std": 2 * spread / max(float(spread.max()), 1e-12) - 1}
+            panels |= {str(j): sample for j, sample in enumerate(samples[i])}
+            for name, picture in panels.items():
+                pictures.save_png(pictures.to_bytes(picture[None])[0], out / f"{image.name}-{name}.png")
+            arrays = {"observation": observed[i], "samples": samples[i], "mean": mean[i], "std": std[i]}
+            save_arrays(out / f"{image.name}.npz", {key: value.numpy() for key, value in arrays.items()})
+            row = torch.stack([*([clean[i]] if command.simulate else []), shown[i], *panels.values()])
+            pictures.save_png(pictures.grid(pictures.to_bytes(row), len(row)), out / f"{image.name}.png")
+
+    with write_errors(out):
+        Folder(out, "restore", record).fill(images, model, num, work, context.reporter)
+    psnr = _quality(out, images, shape, command.common.json) if command.simulate else {}
+    what = f"{command.task}, noise {noise:g}, {command.sweeps} sweeps"
+    return {**told(command, out, images, num, what), **({"psnr": psnr} if psnr else {})}
+
+
+def _quality(out: Path, images: list[Any], shape: tuple[int, ...], quiet: bool) -> dict[str, Any]:
+    """PSNRs of what was written, and of what it is compared with."""
+    import numpy as np
+    import torch
+
+    from springwell.applications.operators import enlarged, median_filter
+    from springwell.data.images import scaled
+    from springwell.evaluation.restoration import mean_psnr
+
+    values: dict[str, list[Any]] = {}
+    images = [image for image in images if image.pixels is not None]
+    for image in images:
+        with np.load(out / f"{image.name}.npz") as file:
+            observed, samples, mean = (torch.from_numpy(file[name]).clamp(-1, 1) for name in ("observation", "samples", "mean"))
+        shown = enlarged(observed[None], shape)
+        compared = {"measurement": shown[0], "median filter": median_filter(shown)[0], "one sample": samples[0], "mean": mean}
+        for name, x in compared.items():
+            values.setdefault(name, []).append(x)
+    result: dict[str, Any] = {}
+    for name, restored in values.items():
+        found = mean_psnr(torch.stack(restored), torch.stack([scaled(image.pixels) for image in images]))
+        result[name.replace(" ", "_")] = found
+        spread = "" if found["standard_error"] is None else f" +- {found['standard_error']:.2f}"
+        if not quiet:
+            print(f"psnr {name:<14}{found['psnr']:.2f}{spread} dB   {found['num']} images")
+    return result
+
+
+def _operator(command: RestoreCommand, shape: tuple[int, ...]) -> Callable[[Any], Any]:
+    from springwell.applications.operators import average_pool, load_function, named_blur
+
+    if (command.operator is not None) != (command.task == "custom"):
+        raise UserError("--operator: belongs to --task custom, and --task custom to it")
+    if command.operator is not None:
+        return load_function(command.operator)
+    if command.task == "superres":
+        if command.factor < 2 or any(side % command.factor for side in shape[1:]):
+            raise UserError(f"--factor {command.factor}: must be at least 2 and divide {shape[2]} x {shape[1]} pixels")
+        return average_pool(command.factor)
+    return (lambda x: x) if command.task == "denoise" else named_blur(command.kernel, max(shape[1:]))
+
+
+def _file_digest(command: RestoreCommand) -> str | None:
+    """SHA-256 of the file that says what is measured, if one does."""
+    from springwell.app.files import sha256
+
+    name = {"deblur": command.kernel, "custom": (command.operator or "").rpartition(":")[0]}.get(command.task, "")
+    return sha256(Path(name).read_bytes()) if Path(name).is_file() else None
