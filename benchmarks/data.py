@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from springwell.app.config import ImageConfig
 from springwell.data import open_data, prepare_images
+from springwell.data.options import ImageOptions
 from springwell.noise import Noise
 from springwell.progress import Terminal
 
@@ -43,13 +43,13 @@ def main() -> None:
         write_photographs(folder / "photographs", options.num)
         wall, cpu = time.perf_counter(), cpu_seconds()
         spec, out = f"folder:{folder / 'photographs'}", folder / "prepared"
-        prepare_images(spec, out, ImageConfig(image_size=64), options.workers, Terminal())
+        prepare_images(spec, out, ImageOptions(image_size=64), options.workers, Terminal())
         wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
         print(
             f"prepare: {options.num / wall:.0f} images/s with {options.workers} workers, {options.num / cpu:.0f} per CPU second"
         )
         for spec in ("digits", f"prepared:{out}"):
-            for images in (ImageConfig(), ImageConfig(flip=True), ImageConfig(flip=True, dequantise=True)):
+            for images in (ImageOptions(), ImageOptions(flip=True), ImageOptions(flip=True, dequantise=True)):
                 data, seconds = open_data(spec, images), []
                 for stream in range(100):
                     noise = Noise(0, torch.arange(256), stream)

@@ -37,7 +37,7 @@ from torch import Tensor
 
 import springwell
 from springwell import Noise
-from springwell.likelihood.annealed import Plan, pilot, plain_path, walk
+from springwell.likelihood.annealed import Plan, Walkers, pilot, plain_path, walk
 
 LOG_Z = 3.0
 GOAL = 0.05
@@ -95,7 +95,7 @@ def ours(options: Options) -> tuple[dict[str, tuple[list[float], float]], int, P
     for name in ("AIS", "SMC"):
         noise = Noise(options.seed, torch.arange(num), 2 if name == "AIS" else 3, dtype=torch.float64)
         resample = Noise(options.seed, torch.arange(options.repeats), 4, dtype=torch.float64) if name == "SMC" else None
-        result = walk(path, plan, options.densities, noise.normal(options.dim), noise, options.repeats, resample=resample)
+        result = walk(path, plan, options.densities, Walkers(noise.normal(options.dim), noise, options.repeats, resample))
         found[name] = (result.log_ratio.tolist(), count[0] / options.repeats)
         count[0] = 0
     return found, piloted, plan

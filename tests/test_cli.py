@@ -3,14 +3,17 @@
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from springwell.app.messages import as_options
 from tests.data.published import photographs, write_folder
 
 TINY = (
@@ -122,9 +125,179 @@ def test_dry_run_prints_the_cost_and_writes_nothing(springwell, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_presets_lists_them(springwell):
-    assert "checkerboard" in springwell("presets").stdout
-    assert "two_spirals" in last_json(springwell("presets", "--json"))["presets"]
+def test_presets_say_what_they_are_what_they_cost_and_which_ship(springwell):
+    lines = {line.split()[0]: line for line in springwell("presets").stdout.splitlines() if line}
+    assert lines["mnist"].endswith("MNIST by 72 levels without chains and a U-Net.")
+    assert "53 min" in lines["mnist"]
+    assert " yes " in lines["mnist"]
+    assert " yes " not in lines["two_spirals"]
+    rows = last_json(springwell("presets", "--json"))["presets"]
+    assert rows["two_spirals"]["ships"] is False
+    assert rows["mnist"]["gradient_evaluations"] == 2 * 16 * 25_000
+    assert rows["mnist"]["config"]["num_levels"] == 72
+    assert all(row["about"].endswith(".") for row in rows.values())
+
+
+def test_help_shows_the_options_that_apply(springwell):
+    mnist, digits, vectors = (springwell("train", name, "--help").stdout for name in ("mnist", "digits", "checkerboard"))
+    for title in ("schedule options", "network options", "sampler options", "training options", "images options"):
+        assert title in mnist
+    assert "--dense-units INT" in mnist
+    assert "--num-steps" not in mnist
+    assert "--target-acceptance" in digits
+    assert "--dense-units" not in digits
+    assert "--network KIND" in digits
+    assert "--dense-units" in springwell("train", "digits", "--network", "unet", "--help").stdout
+    for option in ("--flip", "--image-size", "--fid-every", "--precision", "--multipliers"):
+        assert option not in vectors
+    assert "--evaluate, --no-evaluate" in vectors
+    assert "--init-from RUN" in vectors
+    assert "RUN" in springwell("sample", "--help").stdout.splitlines()[0]
+
+
+def test_words_become_values():
+    from springwell.app.cli import parse
+
+    _, command = parse(
+        ["train", "checkerboard", "--iterations", "1e3", "--batch", "1_000", "--seed=7", "--clip", "None", "--no-evaluate"]
+    )
+    training = command.config.training
+    assert (training.iterations, training.batch, training.seed, training.clip) == (1000, 1000, 7, None)
+    assert not command.evaluate
+    _, command = parse(
+        [
+            "train",
+            "digits",
+            "--network",
+            "unet",
+            "--dense-units",
+            "4",
+            "--kernel",
+            "hmc",
+            "--num-leapfrog",
+            "3",
+            "--multipliers",
+            "1",
+            "2",
+            "2",
+        ]
+    )
+    assert (command.config.network.dense_units, command.config.sampler.num_leapfrog) == (4, 3)
+    assert command.config.network.multipliers == (1, 2, 2)
+    _, command = parse(["sample", "run", "--num", "2e2"])
+    assert (command.run, command.num) == ("run", 200)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("batch=7: cannot be divided among 2 processes", "--batch 7: cannot be divided among 2 processes"),
+        ("data='npy:a b.npy': no such file", "--data npy:a b.npy: no such file"),
+        ("flip=False: no; compile=True: yes", "--no-flip: no; --compile: yes"),
+        ("sigmas=(0.5, 1.5): expected float <= 1.0", "--sigmas 0.5 1.5: expected float <= 1.0"),
+        ("noise_scale: belongs to kernel='langevin'", "--noise-scale: belongs to --kernel langevin"),
+        ("give image_size", "give --image-size"),
+        ("c/config.json: training.lr='high': expected float", "c/config.json: training.lr='high': expected float"),
+        ("--given 0=0.5: cannot be read", "--given 0=0.5: cannot be read"),
+        ("use a smaller width; f = 3", "use a smaller width; f = 3"),
+    ],
+)
+def test_arguments_are_shown_as_options(text, shown):
+    assert as_options(text) == shown
+
+
+def test_interruption_during_imports_prints_no_traceback(tmp_path):
+    """SIGINT at once, before and while modules are imported: at most one line."""
+    for delay in (0.15, 0.4, 0.8):
+        command = [sys.executable, "-m", "springwell", "train", "checkerboard", "--out", "run"]
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        # Python itself is up once its main module is mapped; an earlier signal is its own affair.
+        while "springwell" not in Path(f"/proc/{process.pid}/cmdline").read_text() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode in (130, -signal.SIGINT)
+        assert "Traceback" not in err or "runpy" in err
+
+
+def test_an_existing_file_is_not_overwritten_silently(springwell, finished, tmp_path):
+    run, _ = finished
+    options = ("sample", run, "--num", 8, "--device", "cpu", "--out", "x.npy")
+    assert springwell(*options).returncode == 0
+    before = (tmp_path / "x.npy").read_bytes()
+    result = springwell(*options, "--seed", 1)
+    assert result.returncode == 2
+    assert "--out x.npy: exists; choose another name, or add --overwrite" in result.stderr
+    assert (tmp_path / "x.npy").read_bytes() == before
+    assert springwell(*options, "--seed", 1, "--overwrite").returncode == 0
+    assert (tmp_path / "x.npy").read_bytes() != before
+
+
+def test_a_name_that_means_two_models_is_said_to(springwell, finished, tmp_path):
+    run, _ = finished
+    sample = ("--num", 8, "--steps", 1, "--device", "cpu", "--overwrite", "--out")
+    shutil.copytree(run, tmp_path / "checkerboard")
+    result = springwell("sample", "checkerboard", *sample, "a.npy")
+    assert "checkerboard: the run in ./checkerboard; zoo:checkerboard is the model that ships" in result.stderr
+    assert springwell("sample", "zoo:checkerboard", *sample, "b.npy").returncode == 0
+    a, b = (np.load(tmp_path / name) for name in ("a.npy", "b.npy"))
+    assert not np.array_equal(a, b)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "checkerboard").rename(tmp_path / "runs" / "checkerboard")
+    result = springwell("sample", "checkerboard", *sample, "a.npy")
+    assert "checkerboard: the model that ships; runs/checkerboard is your run" in result.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), b)
+
+
+def test_a_run_that_is_not_finished_says_so(springwell, finished, tmp_path):
+    run, _ = finished
+    shutil.copytree(run, tmp_path / "run")
+    for name in ("model.json", "model.safetensors"):
+        (tmp_path / "run" / name).unlink()
+    result = springwell("sample", "run", "--num", 8, "--steps", 1, "--device", "cpu", "--out", "a.npy")
+    assert result.returncode == 0, result.stderr
+    assert "warning: run: its training is not finished (iteration 12 of 12)" in result.stderr
+
+
+def test_a_run_remembers_its_data_and_may_be_measured_on_others(springwell, tmp_path):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", rng.normal(size=(500, 2)))
+    assert springwell("train", "checkerboard", *TINY, "--data", "npy:x.npy", "--no-evaluate", "--out", "run").returncode == 0
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"] == f"npy:{tmp_path / 'x.npy'}"
+    (tmp_path / "elsewhere").mkdir()
+    options = ("--num", 100, "--device", "cpu", "--json", "--out")
+    result = springwell("evaluate", "../run", *options, "a", cwd=tmp_path / "elsewhere")
+    assert result.returncode == 0, result.stderr
+    near = last_json(result)["evaluation"]["mmd2"]
+    np.save(tmp_path / "far.npy", rng.normal(3, 1, size=(500, 2)))
+    result = springwell("evaluate", "run", *options, "b", "--data", "npy:far.npy")
+    assert result.returncode == 0, result.stderr
+    assert last_json(result)["evaluation"]["mmd2"] > near + 0.1
+
+
+def test_more_iterations_extend_a_finished_run_and_weights_may_be_another_runs(springwell, finished, tmp_path):
+    run, _ = finished
+    shutil.copytree(run, tmp_path / "run")
+    options = [*TINY, "--no-evaluate", "--json", "--out"]
+    result = springwell("train", "two_moons", *options, "run", "--iterations", 15)
+    assert result.returncode == 0, result.stderr
+    assert last_json(result)["iteration"] == 15
+    result = springwell("train", "two_moons", *options, "fine", "--init-from", run, "--lr", 1e-6, "--iterations", 1)
+    assert result.returncode == 0, result.stderr
+    import springwell as sw
+
+    x = sw.load(run).sample(16, seed=1)
+    np.testing.assert_allclose(sw.load(tmp_path / "fine").sample(16, seed=1), x, atol=0.1)
+
+
+def test_out_of_memory_names_the_options_to_lower(springwell, tmp_path):
+    options = ("--batch", 10**7, "--width", 4096, "--iterations", 1, "--no-evaluate", "--device", "cpu")
+    limit = ["bash", "-c", 'ulimit -v 4000000; exec "$@"', "bash", sys.executable, "-m", "springwell"]
+    result = subprocess.run([*limit, "train", "checkerboard", *map(str, options)], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 2, result.stderr
+    assert "out of memory; lower --batch or --width, or raise --accumulate" in result.stderr
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
@@ -160,15 +333,28 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
     ("arguments", "words"),
     [
         (["train"], "no preset given; choose checkerboard"),
-        (["train", "nope"], "preset 'nope': unknown; choose checkerboard"),
-        (["train", "checkerboard", "--data", "cifar"], "--data 'cifar': unknown; choose checkerboard"),
+        (["train", "nope"], "preset 'nope': unknown"),
+        (["train", "checkerboard", "--data", "cifar"], "--data cifar: unknown"),
         (["train", "checkerboard", "--data", "npy:none.npy"], "no such file"),
-        (["train", "checkerboard", "--bogus", "3"], "--bogus"),
-        (["train", "checkerboard", "--lr", "fast"], "--lr"),
-        (["train", "checkerboard", "--lr", "-1"], "--lr -1.0: out of range"),
-        (["train", "checkerboard", "--batch", "0"], "--batch 0: out of range"),
-        (["train", "checkerboard", "--num-steps", "-2"], "--num-steps -2: out of range"),
-        (["train", "checkerboard", "--schedule", "log-snr", "--num-levels", "0"], "--num-levels 0: out of range"),
+        (["train", "mnits"], "preset 'mnits': unknown; did you mean mnist?"),
+        (["train", "checkerboard", "--bogus", "3"], "--bogus: unknown option; see springwell train checkerboard --help"),
+        (["train", "checkerboard", "--widht", "3"], "--widht: unknown option; did you mean --width? See"),
+        (["train", "mnist", "--spectral-norm"], "--spectral-norm: belongs to --network resnet"),
+        (["train", "checkerboard", "--flip"], "--flip: belongs to"),
+        (["train", "checkerboard", "--network", "own"], "--network own: only Python can give one"),
+        (["train", "checkerboard", "--lr", "fast"], "--lr fast: not a number"),
+        (["train", "checkerboard", "--batch", "1.5"], "--batch 1.5: not a whole number"),
+        (["train", "checkerboard", "--objective=recover"], "--objective recover: unknown; did you mean recovery?"),
+        (["train", "checkerboard", "--sigmas"], "--sigmas: expected array of length >= 1"),
+        (["train", "digits", "--log-snr", "3"], "train digits: an argument is missing, or has too few values"),
+        (["sample"], "sample: an argument is missing"),
+        (["sample", "checkerboard", "more"], "'more': one argument too many"),
+        (["sampel", "checkerboard"], "command 'sampel': unknown; did you mean sample?"),
+        (["evaluate", "checkerboard", "--data", "nonsense"], "nonsense"),
+        (["train", "checkerboard", "--lr", "-1"], "--lr -1.0: expected float > 0.0"),
+        (["train", "checkerboard", "--batch", "0"], "--batch 0: expected int >= 1"),
+        (["train", "checkerboard", "--num-steps", "-2"], "--num-steps -2: expected int >= 0"),
+        (["train", "checkerboard", "--schedule", "log-snr", "--num-levels", "0"], "--num-levels 0: expected int >= 1"),
         (["train", "checkerboard", "--device", "quantum"], "--device quantum: not available"),
         (["train", "checkerboard", "--threads", "0"], "--threads 0: out of range"),
         (["train", "checkerboard", "--out", "/proc/springwell"], "cannot be written"),

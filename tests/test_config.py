@@ -26,7 +26,7 @@ def test_presets_are_valid_and_survive_json(name):
         ({"initial_noise": 1.0}, "initial_noise=1.0: expected float < 1.0"),
         ({"num_steps": -1}, "num_steps=-1: expected int >= 0"),
         ({"target_acceptance": 1.5}, "target_acceptance=1.5: expected float < 1.0"),
-        ({"noise_scale": 0.99}, "noise_scale: belongs to kernel='langevin'; this config has kernel='mala'"),
+        ({"noise_scale": 0.99}, "noise_scale: belongs to kernel='langevin', not to kernel='mala'"),
         ({"batch": 0}, "batch=0: expected int >= 1"),
         ({"lr": 0.0}, "lr=0.0: expected float > 0.0"),
         ({"lr": float("nan")}, "lr=nan"),
@@ -45,10 +45,13 @@ def test_presets_are_valid_and_survive_json(name):
         ({"network": "unet", "dense_units": -1}, "dense_units=-1"),
         ({"bandwidths": (0.0,)}, "bandwidths=(0.0,)"),
         ({"base_precision": 1e308}, "base_precision=1e+308"),
-        ({"objective": "nonsense"}, "objective='nonsense': unknown; choose recovery, dsm, marginal"),
+        ({"objective": "nonsense"}, "objective='nonsense': unknown; choose recovery, dsm, marginal, normalised"),
         ({"kernel": "nuts"}, "kernel='nuts': unknown; choose none, langevin, mala, hmc"),
         ({"widht": 3}, "widht: unknown field; did you mean width?"),
-        ({"multipliers": (1, 2)}, "multipliers: belongs to network='resnet' or network='unet'; this config has network='mlp'"),
+        (
+            {"multipliers": (1, 2)},
+            "multipliers: belongs to network='resnet' or network='unet' or network='residual-unet', not to network='mlp'",
+        ),
         ({"flip": True}, "network='mlp': takes vectors"),
         ({"precision": "bf16"}, "precision='bf16': for network='resnet'"),
         ({"compile": True}, "compile=True: for network='resnet'"),
@@ -69,7 +72,7 @@ def test_objectives_that_need_springs_say_so():
         with pytest.raises(UserError, match="needs the spring of every level"):
             with_fields(t6, **values).validate()
     with pytest.raises(UserError, match="use schedule='marginal'"):
-        Config(objective="marginal").validate()
+        with_fields(Config(), objective="marginal").validate()
     with pytest.raises(UserError, match="no normal approximation"):
         with_fields(Config(), objective="marginal", schedule="marginal", num_steps=0).validate()
 
@@ -146,9 +149,9 @@ def test_gradient_evaluations_are_what_an_iteration_does():
     """Count calls of the energy by sample in one call of the objective."""
     import torch
 
-    from springwell import objectives
-    from springwell.level import Chains
+    from springwell.level import LevelSampler
     from springwell.noise import Noise
+    from springwell.objectives import Recovery
     from springwell.samplers import make_kernel
     from springwell.schedule import NoiseSchedule
 
@@ -162,9 +165,8 @@ def test_gradient_evaluations_are_what_an_iteration_does():
                 return -y.square().sum(-1)
 
             t = torch.tensor([0, 1, 1])
-            y = torch.zeros(3, 2)
-            chains = Chains(make_kernel(kernel, 3), steps, torch.ones(2), jumps)
-            objectives.recovery(energy, energy, schedule, chains, torch.ones(2), t, y, y, Noise(0, torch.arange(3)))
+            sampler = LevelSampler(make_kernel(kernel, 3), steps, torch.ones(2), "data", jumps)
+            Recovery(energy, schedule, sampler)(torch.zeros(3, 2), Noise(0, torch.arange(3)), t)
             leapfrog = {"num_leapfrog": 3} if kernel == "hmc" else {}
             config = with_fields(Config(), kernel=kernel, num_steps=steps, jump_proposals=jumps, **leapfrog)
             # The loss's one pass has the positives and the negatives; it counts as one evaluation.

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from springwell.app.api import load, save
+from springwell.app.build import config_of
 from springwell.app.convert import convert, official_model, official_names
 from springwell.energy import EnergyResNet
 from springwell.errors import UserError
-from springwell.store.run import load, save_folder
 
 END = "/.ATTRIBUTES/VARIABLE_VALUE"
 WIDTH, MULTIPLIERS, BLOCKS = 8, (1, 2, 2, 2), 2
@@ -77,10 +78,10 @@ def test_without_moving_average_the_plain_weights_are_taken():
 def test_the_model_is_the_authors_network(tmp_path):
     _, arrays = checkpoint("model", 2)
     model = official_model(arrays, iteration=240_000)
-    network = model.config.network
+    network = config_of(model).network
     assert (network.width, network.multipliers, network.num_blocks) == (WIDTH, MULTIPLIERS, BLOCKS)
     assert model.event_shape == (3, 32, 32)
-    save_folder(model, tmp_path)
+    save(model, tmp_path)
     again = load(tmp_path)
     assert again.iteration == 240_000
     assert again.step_size.tolist() == pytest.approx(again.schedule.langevin_step.tolist(), rel=1e-6)
@@ -88,7 +89,7 @@ def test_the_model_is_the_authors_network(tmp_path):
     with torch.no_grad():
         expected = EnergyResNet.from_official(arrays).eval()(y, t)
         # f is the network's output over the squared step size.
-        torch.testing.assert_close(again.energy(y, t) * again.schedule.langevin_step[t].float() ** 2, expected)
+        torch.testing.assert_close(again.f(y, t) * again.schedule.langevin_step[t].float() ** 2, expected)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_an_unusual_number_of_levels_needs_a_preset():
     three = {name: value for name, value in arrays.items() if not name.startswith("level3")}
     with pytest.raises(UserError, match=r"a network of 3 levels.*--preset"):
         official_model(three)
-    assert official_model(three, name="cifar10-t6").config.network.multipliers == (1, 2, 2)
+    assert official_model(three, name="cifar10-t6").metadata["config"]["network"]["multipliers"] == [1, 2, 2]
 
 
 def test_a_folder_in_use_is_refused(tmp_path):

@@ -8,8 +8,7 @@ import pytest
 
 from springwell.app.cli import parse
 from springwell.progress import Silent
-from springwell.training.loop import train
-from tests.training.tiny import tiny
+from tests.training.tiny import tiny, train
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,13 +8,10 @@ from types import SimpleNamespace
 import huggingface_hub
 import pytest
 import torch
-from huggingface_hub import hub_mixin
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
-from springwell.app.config import to_dict
+from springwell.app.api import load
 from springwell.errors import UserError
-from springwell.model import Model
-from springwell.store.run import load
 from tests.images import small_model
 
 FILES = {"config.json", "model.json", "model.safetensors", "README.md"}
@@ -26,24 +23,24 @@ def model():
 
 
 def test_a_saved_model_draws_the_same_bits(model, tmp_path):
-    model.save_pretrained(tmp_path / "saved")
+    model.save(tmp_path / "saved")
     assert {p.name for p in (tmp_path / "saved").iterdir()} == FILES
-    assert json.loads((tmp_path / "saved" / "config.json").read_text()) == to_dict(model.config)
+    assert json.loads((tmp_path / "saved" / "config.json").read_text()) == model.metadata["config"]
     card = (tmp_path / "saved" / "README.md").read_text()
     for words in ("library_name: springwell", "license: mit", "springwell train digits", "UCI repository, CC BY 4.0"):
         assert words in card
-    for again in (Model.from_pretrained(tmp_path / "saved"), load(tmp_path / "saved")):
-        assert again.config == model.config
-        assert again.iteration == 7
-        assert torch.equal(again.sample(9, seed=4), model.sample(9, seed=4))
+    again = load(tmp_path / "saved")
+    assert again.metadata == model.metadata
+    assert again.iteration == 7
+    assert torch.equal(again.sample(9, seed=4), model.sample(9, seed=4))
 
 
 def test_saving_again_replaces_the_model_and_keeps_a_card_of_ones_own(model, tmp_path):
     (tmp_path / "README.md").write_text("mine")
     (tmp_path / "config.json").write_text("{}")
-    model.save_pretrained(tmp_path)
+    model.save(tmp_path)
     assert (tmp_path / "README.md").read_text() == "mine"
-    assert load(tmp_path).config == model.config
+    assert load(tmp_path).metadata == model.metadata
 
 
 def test_push_uploads_the_folder_and_nothing_else(model, monkeypatch):
@@ -60,15 +57,15 @@ def test_push_uploads_the_folder_and_nothing_else(model, monkeypatch):
             pushed[repo_id] = {p.name: p.read_bytes() for p in Path(folder_path).iterdir()}
             return "url"
 
-    monkeypatch.setattr(hub_mixin, "HfApi", Api)
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     assert model.push_to_hub("me/small") == "url"
     assert pushed["me/small"].keys() == FILES
-    assert json.loads(pushed["me/small"]["config.json"]) == to_dict(model.config)
+    assert json.loads(pushed["me/small"]["config.json"]) == model.metadata["config"]
     assert b"/tmp" not in pushed["me/small"]["README.md"]
 
 
 def test_load_downloads_the_model_files_of_a_revision(model, tmp_path, monkeypatch):
-    model.save_pretrained(tmp_path / "remote")
+    model.save(tmp_path / "remote")
     asked = []
 
     def snapshot_download(repo_id, revision=None, allow_patterns=None, **_):
@@ -87,14 +84,14 @@ def test_load_downloads_the_model_files_of_a_revision(model, tmp_path, monkeypat
     assert asked == [("me/small", revision, FILES - {"README.md"}) for revision in (None, "v1.0")]
 
 
-def test_from_pretrained_reads_the_hubs_own_cache(model, tmp_path):
+def test_load_reads_the_hubs_own_cache(model, tmp_path):
     """The layout of huggingface_hub's cache, without network."""
     repository = tmp_path / "models--me--small"
     commit = "0" * 40
-    model.save_pretrained(repository / "snapshots" / commit)
+    model.save(repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
-    again = Model.from_pretrained("me/small", cache_dir=tmp_path, local_files_only=True)
+    again = load("me/small", cache_dir=tmp_path, local_files_only=True)
     assert torch.equal(again.sample(9), model.sample(9))
 
 

@@ -1,18 +1,21 @@
 """The table of presets is the paper's, and what the README promises of them holds (minutes each)."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from springwell.app.api import load
+from springwell.app.config import with_fields
 from springwell.app.cost import estimate
 from springwell.app.presets import PRESETS, preset
+from springwell.data import open_data
 from springwell.evaluation.toy import evaluate
 from springwell.progress import Silent
-from springwell.store.run import load
-from springwell.training.loop import train
 from tests.data.published import cifar_binary, photographs, write_celeba, write_lsun
-from tests.training.tiny import changed
+from tests.training.tiny import changed, train
 
 PAPER = {
     # data, N, beta_1, batch, iterations, image size: the paper's appendix
@@ -23,7 +26,7 @@ PAPER = {
     "lsun-church128-t6": ("lsun/church_outdoor", 2, 0.5, 64, 840_000, 128),
     "lsun-bedroom128-t6": ("lsun/bedroom", 5, 0.5, 64, 580_000, 128),
 }
-PAPER_SIZE = [*PAPER, *[name for name in PRESETS if name.startswith(("cifar10-", "celeba-")) and name not in PAPER]]
+PAPER_SIZE = [*PAPER, *[name for name in PRESETS if name.startswith(("cifar10", "celeba")) and name not in PAPER]]
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -46,6 +49,26 @@ def test_every_preset_is_valid_and_has_a_cost(name):
     evaluations = config.gradient_evaluations() - 1
     assert cost.iteration_flops > config.training.batch * evaluations * cost.gradient_flops
     assert cost.memory_bytes > 5 * 4 * cost.parameters
+
+
+MEASURE = """
+import resource, sys
+from springwell.app.api import train_run
+from springwell.app.config import with_fields
+from springwell.app.config import with_fields
+from springwell.app.presets import preset
+from springwell.progress import Silent
+config = with_fields(preset(sys.argv[1]), iterations=2, preview_every=0, batch=int(sys.argv[2]))
+train_run(config, "run", "cpu", Silent())
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.parametrize(("name", "batch"), [("checkerboard", 512), ("checkerboard", 50_000), ("digits", 1024)])
+def test_memory_is_that_of_the_process_within_a_factor_of_two(tmp_path, name, batch):
+    command = [sys.executable, "-c", MEASURE, name, str(batch)]
+    peak = int(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
+    assert 0.5 < estimate(with_fields(preset(name), batch=batch)).memory_bytes / peak < 2
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +110,7 @@ def test_presets_of_paper_size_pass_an_iteration(springwell, tmp_path, published
 def test_presets_reach_their_divergence(tmp_path, name, seed, bound):
     config = changed(preset(name), "training", seed=seed)
     train(config, tmp_path / "run", "cpu", Silent())
-    result = evaluate(load(tmp_path / "run"))
+    result = evaluate(load(tmp_path / "run"), open_data(config.data))
     assert result["kl"] <= bound
     assert result["log_z_error"] < 0.01
     assert result["modes_covered"] == result["modes"]

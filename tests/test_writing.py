@@ -1,7 +1,6 @@
 """What ``springwell sample`` writes, read back."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +8,11 @@ import torch
 from PIL import Image
 
 from springwell.app import writing
+from springwell.app.api import load, save
 from springwell.app.writing import Drawing, write_samples, write_trajectory
 from springwell.data.pictures import grid, to_bytes
 from springwell.errors import InterruptionError, UserError
 from springwell.progress import Silent
-from springwell.store.run import load, save_folder
 from tests.images import small_model
 
 
@@ -79,14 +78,17 @@ def test_a_folder_is_filled_up_and_never_mixed(model, tmp_path):
     assert {p.name: p.read_bytes() for p in out.iterdir()} == before
     assert (out / "000005.png").stat().st_mtime_ns == untouched
     assert json.loads((out / "samples.json").read_text()) == {
-        "run": "small", "iteration": 7, "seed": 0, "steps": 2, "noise_scale": 1.0,
-    }  # fmt: skip
+        "run": "small",
+        "iteration": 7,
+        "seed": 0,
+        "sampler": model.sampler.description(),
+    }
     for options in ({"seed": 1}, {"steps": 3}):
         with pytest.raises(UserError, match="holds samples with"):
             write_samples(drawing(model, num=9, **options), out)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
-    with pytest.raises(UserError, match="was not written by"):
+    with pytest.raises(UserError, match=r"is not empty and has no samples\.json"):
         write_samples(drawing(model), tmp_path / "other")
 
 
@@ -121,7 +123,7 @@ def test_samples_do_not_depend_on_the_batch(model):
 
 def test_a_batch_that_does_not_fit_is_halved(model, monkeypatch):
     expected, rows = model.sample(20), []
-    trajectory = model.trajectory
+    trajectory = model._trajectory
 
     def cramped(index, *arguments):
         rows.append(len(index))
@@ -129,7 +131,7 @@ def test_a_batch_that_does_not_fit_is_halved(model, monkeypatch):
             raise torch.OutOfMemoryError("out of memory")
         return trajectory(index, *arguments)
 
-    monkeypatch.setattr(model, "trajectory", cramped)
+    monkeypatch.setattr(model, "_trajectory", cramped)
     assert torch.equal(torch.cat(list(model.sample_batches(20, batch=16))), expected)
     assert rows == [16, 8, 8, 8]
 
@@ -167,7 +169,7 @@ def test_trajectories(model, tmp_path):
 
 def replace_denoise(model):
     changed = small_model()
-    changed.config = replace(model.config, sampler=replace(model.config.sampler, denoise=True))
+    changed.denoise = True
     return changed
 
 
@@ -228,7 +230,7 @@ def test_the_command_writes_beside_the_run(model, tmp_path, monkeypatch, capsys)
     from springwell.app.cli import main
 
     monkeypatch.chdir(tmp_path)
-    save_folder(model, tmp_path / "run")
+    save(model, tmp_path / "run")
     for arguments, where in (
         (["run", "--num", "9"], "run/samples.png"),
         (["run", "--trajectory", "--num", "2"], "run/trajectory.png"),

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from springwell.app.api import load_folder
+from springwell.app.build import config_of
 from springwell.app.card import card
 from springwell.app.config import difference
 from springwell.app.presets import preset
@@ -15,7 +17,7 @@ from springwell.errors import UserError
 from springwell.store import zoo
 from springwell.store.checkpoint import read_checkpoint
 from springwell.store.files import read_json, write_atomically
-from springwell.store.run import Run, load_folder
+from springwell.store.run import Run
 
 MAX_BYTES = 5_000_000
 MAX_LOG_BYTES = 250_000
@@ -33,7 +35,7 @@ def ship(run: Path, name: str, folder: Path = zoo.FOLDER, notes: str = "") -> Pa
     source = Run(run)
     read_checkpoint(source.record_path)
     model = load_folder(run)
-    for option, value, wanted in difference(model.config, preset(name)):
+    for option, value, wanted in difference(config_of(model), preset(name)):
         raise UserError(
             f"{run}: was trained with {option} {value}, the preset {name} has {wanted}; train the preset as written"
         )

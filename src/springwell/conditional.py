@@ -82,6 +82,23 @@ class Conditional:
         log_weight[1:].masked_fill_(~self.schedule.spring[self.level], -torch.inf)
         return candidates, log_weight
 
+    def ancestral(self, eps: Tensor) -> Tensor:
+        r"""A Gaussian guess of y_t given x_{t+1} from the score of the noisier level, at noise eps.
+
+            y = x_{t+1} + sigma_{t+1}^2 grad log p(x_{t+1}) + sqrt(s) sigma_{t+1} eps,        s = schedule.posterior_share
+
+        The mean is E[y_t | x_{t+1}] (Tweedie), exactly, if the energy of level t + 1 is the log-density of x_{t+1}; x_T is
+        standard normal. It suits energies that are log-densities; those of recovery likelihood with K = 0 have learned
+        :meth:`normal_approximation` instead, whose drift is that of level t.
+        """
+        schedule, x_next = self.schedule, self.x_next
+        above = (self.level + 1).clamp(max=schedule.num_levels - 1)
+        scale = expand(schedule.scale[above], x_next)
+        score = scale * gradient(at_level(self.energy, above), scale * x_next)
+        score = torch.where(expand(self.level + 1 == schedule.num_levels, x_next), -x_next, score)
+        share = expand(schedule.posterior_share[self.level], x_next)
+        return x_next + self.sigma**2 * score + share.sqrt() * self.sigma * eps
+
     def normal_approximation(self, eps: Tensor, damped: bool = False, cut: bool = False) -> Tensor:
         r"""A Gaussian guess of y_t given x_{t+1}, at noise eps.
 

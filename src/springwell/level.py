@@ -5,7 +5,8 @@ A :class:`LevelSampler` has K steps of a Markov kernel at the conditional (Eq. 4
     noisy      at x_{t+1}, as in the paper;
     data       at y_t in training, where it is known; at x_{t+1} otherwise. The truth is then a fixed point of training for
                every K, and a chain that cannot move gives no gradient instead of a runaway;
-    denoised   at a damped Gaussian guess of y_t given x_{t+1}, which costs a gradient and leaves less to do for the chain.
+    denoised   at a damped Gaussian guess of y_t given x_{t+1}, which costs a gradient and leaves less to do for the chain;
+    ancestral  at the Gaussian guess from the score of level t + 1, for energies that are log-densities.
 
 With K = 0 the draw is the Gaussian guess itself: the paper's normal approximation (Sec. 3.3), damped for ``denoised``. In
 training the guess shares the noise of y_t: any eps ~ N(0, I) independent of x_{t+1} gives the same gradient on average, the
@@ -28,7 +29,7 @@ from springwell.samplers.jumps import Take, choose, take
 from springwell.schedule import NoiseSchedule
 
 STEPS_PER_JUMP = 5
-Start = Literal["noisy", "data", "denoised"]
+Start = Literal["noisy", "data", "denoised", "ancestral"]
 
 
 class Truth(NamedTuple):
@@ -78,7 +79,12 @@ class LevelSampler:
     @property
     def damped(self) -> bool:
         """Whether its Gaussian guess is damped: everywhere but in the paper's normal approximation, K = 0 from x_{t+1}."""
-        return self.num_steps > 0 or self.start == "denoised"
+        return self.num_steps > 0 or self.guesses
+
+    @property
+    def guesses(self) -> bool:
+        """Whether chains start at a guess."""
+        return self.start in ("denoised", "ancestral")
 
     def check(self, schedule: NoiseSchedule) -> None:
         """Refuses a schedule that this sampler cannot draw from."""
@@ -88,8 +94,8 @@ class LevelSampler:
             return
         if self.num_steps == 0:
             raise UserError("num_steps=0: needs the spring of every level, which this schedule has not; use at least 1")
-        if self.start == "denoised":
-            raise UserError("start='denoised': needs the spring of every level, which this schedule has not; use 'noisy'")
+        if self.guesses:
+            raise UserError(f"start={self.start!r}: needs the spring of every level, which this schedule has not; use 'noisy'")
 
     def to(self, device: torch.device | str) -> LevelSampler:
         """The sampler with its step sizes on another device."""
@@ -113,6 +119,8 @@ class LevelSampler:
 
     def guess(self, conditional: Conditional, eps: Tensor, cut: bool = False) -> Tensor:
         """The Gaussian guess of y_t at noise eps; ``cut`` limits its drift to what data can make it."""
+        if self.start == "ancestral":
+            return conditional.ancestral(eps)
         return conditional.normal_approximation(eps, self.damped, cut)
 
     def draw(self, conditional: Conditional, noise: Noise | Generator, truth: Truth | None = None) -> tuple[Tensor, Tensor]:
@@ -125,7 +133,7 @@ class LevelSampler:
         """
         start = conditional.x_next
         noise = as_noise(noise, start)
-        if self.num_steps == 0 or self.start == "denoised":
+        if self.num_steps == 0 or self.guesses:
             eps = noise.normal(*start.shape[1:]) if truth is None else _shared_noise(conditional, truth, noise)
             start = self.guess(conditional, eps, cut=truth is not None)
         elif self.start == "data" and truth is not None:

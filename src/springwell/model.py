@@ -49,8 +49,9 @@ class LogZ(NamedTuple):
         lower: Its lower bound.
         upper: Its upper bound.
         standard_error: Of ``value``; by quadrature, an estimate of its error.
-        verdict: ``ok``, or what `springwell likelihood` had to say of its bracket.
+        verdict: ``ok``; what `springwell likelihood` had to say of its bracket; or ``claimed``, where there is none.
         levels: The same of every level t = 0 ... T-1; None where it is not known.
+        claim: What an energy that knows its normaliser believes; None for other energies.
     """
 
     value: float
@@ -59,6 +60,12 @@ class LogZ(NamedTuple):
     standard_error: float
     verdict: str = "ok"
     levels: tuple[float | None, ...] = ()
+    claim: float | None = None
+
+    @property
+    def correction(self) -> float | None:
+        """How much the estimate is above the claim."""
+        return None if self.claim is None else self.value - self.claim
 
 
 class Model:
@@ -378,17 +385,30 @@ class Model:
         return self._normaliser
 
     def log_z(self) -> LogZ:
-        """The partition function with its uncertainty: quadrature in the plane, else what `springwell likelihood` stored."""
+        """The partition function with its uncertainty: quadrature in the plane, else what `springwell likelihood` stored.
+
+        An energy that knows its normaliser has a claim beside it, which is all there is where nothing was measured.
+        """
         if self._log_z is None and self.event_shape == (2,):
             z = self.normaliser()
             self._log_z = LogZ(z.log_z, z.log_z - z.error, z.log_z + z.error, z.error)
         if self._log_z is None:
             self._log_z = self.stored_log_z()
+        claim = self.claimed_log_z()
+        if claim is not None:
+            unknown = LogZ(claim, math.nan, math.nan, math.nan, "claimed")
+            self._log_z = (self._log_z or unknown)._replace(claim=claim)
         if self._log_z is None:
             shape = f"log-density of shape {list(self.event_shape)}"
             what = "run `springwell likelihood`, or give one to model.use_log_z; model.energy needs none"
             raise UserError(f"{shape}: log Z is not known; {what}")
         return self._log_z
+
+    def claimed_log_z(self) -> float | None:
+        """What an energy that knows its normaliser believes of log Z; None for other energies."""
+        claim = getattr(self.energy_function, "log_z", None)
+        # int exp f(y_0, 0) dy_0 is exp(claim), and y_0 = scale_0 u.
+        return None if claim is None else claim - math.prod(self.event_shape) * math.log(float(self.schedule.scale[0]))
 
     def use_log_z(self, log_z: LogZ | float) -> None:
         """Takes log Z from elsewhere, for instance from :func:`springwell.likelihood.bracket`."""
@@ -404,5 +424,7 @@ class Model:
         log_z = self.log_z()
         if log_z.verdict != "ok":
             bounds = f"log Z is in {log_z.lower:.4g} ... {log_z.upper:.4g}, verdict {log_z.verdict}"
-            warnings.warn(f"log_prob: {bounds}; see `springwell likelihood`", RuntimeWarning, stacklevel=2)
+            claimed = "log Z is what the model believes, and no bracket has verified it"
+            what = claimed if log_z.verdict == "claimed" else bounds
+            warnings.warn(f"log_prob: {what}; see `springwell likelihood`", RuntimeWarning, stacklevel=2)
         return f - log_z.value - self.scale.double().log().sum()

@@ -2,8 +2,9 @@ r"""What training maximises (Gao et al. 2021, Sec. 3.2-3.4).
 
 recovery    Alg. 1: ascend  d/dtheta [f(y_t, t) - f(y^-, t)],  y^- drawn given x_{t+1} by a LevelSampler.
 marginal    The same on a level without spring, T = 1: maximum likelihood of an ordinary EBM by short-run chains from noise.
-dsm         Descend  ||y_t - (x_{t+1} + sigma^2 grad f(x_{t+1}, t))||^2 / (2 sigma^2),  sigma = sigma_{t+1}: the normal
-            approximation's likelihood, which is denoising score matching of an explicit energy (Eq. 11).
+dsm         Descend  ||y - (x_{t+1} + sigma^2 grad f(x_{t+1}, t))||^2 / (2 sigma^2),  sigma = sigma_{t+1}: the normal
+            approximation's likelihood, which is denoising score matching of an explicit energy (Eq. 11). The paper's target y
+            is y_t; E[y_t | x, x_{t+1}] has the same minimum without the noise of the hop.
 
 An objective holds the energy, the schedule and the sampler. ``loss_fn(x, noise)`` returns the loss of every sample, with
 gradients of the weights, and statistics without:
@@ -16,7 +17,7 @@ gradients of the weights, and statistics without:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Generator, Tensor
@@ -35,12 +36,15 @@ STATISTICS = ("f_pos", "f_neg", "displacement", "acceptance")
 class Outcome(NamedTuple):
     """The loss per sample ``[N]``, with gradients, and what is worth knowing of it, ``{name: [N]}``, without.
 
+    ``level`` ``[N]`` tells the levels where an objective chose others than it was given.
+
     The statistics of the objectives here are f at the positive and at the negative samples, how far chains travelled in widths
     of their spring (root mean square), and their mean acceptance.
     """
 
     loss: Tensor
     statistics: dict[str, Tensor]
+    level: Tensor | None = None
 
 
 class Objective(Protocol):
@@ -113,6 +117,7 @@ class DSM:
         energy: f(y, t).
         schedule: The noise levels, all of them with their spring.
         differentiated: As for :class:`Recovery`.
+        target: ``posterior``, E[y_t | x, x_{t+1}]; or ``sample``, y_t itself.
     """
 
     names: ClassVar[tuple[str, ...]] = STATISTICS
@@ -120,6 +125,7 @@ class DSM:
     energy: EnergyFunction
     schedule: NoiseSchedule
     differentiated: EnergyFunction | None = None
+    target: Literal["posterior", "sample"] = "posterior"
 
     def __post_init__(self) -> None:
         check_parts(self.energy, self.schedule)
@@ -135,7 +141,8 @@ class DSM:
         (score,) = torch.autograd.grad(f.sum(), x_next, create_graph=True)
         sigma = expand(self.schedule.sigma[t + 1], x_next)
         drift = sigma**2 * score
-        loss = ((y_t - x_next.detach() - drift) / sigma).flatten(1).square().sum(-1) / 2
+        wanted = self.schedule.posterior(x, x_next.detach(), t)[0] if self.target == "posterior" else y_t
+        loss = ((wanted - x_next.detach() - drift) / sigma).flatten(1).square().sum(-1) / 2
         displacement = (drift / sigma).detach().flatten(1).square().mean(-1).sqrt()
         values = (f.detach(), f.detach(), displacement, torch.ones_like(displacement))
         return Outcome(loss, dict(zip(STATISTICS, values, strict=True)))

@@ -64,7 +64,8 @@ class Terminal:
 
     @contextmanager
     def bar(self, what: str, total: int, start: int = 0) -> Iterator[Bar]:
-        if not self.console.is_terminal:
+        # In a notebook a console is no terminal, but rich draws its bars there.
+        if not (self.console.is_terminal or self.console.is_jupyter):
             yield _Lines(self, what, total, start)
             return
         from rich.markup import escape
@@ -86,13 +87,9 @@ class Terminal:
 
 def _summary(means: dict[str, list[float | None]]) -> str:
     """Mean loss and the range of acceptance over the levels."""
-    loss = [v for v in means["loss"] if v is not None]
-    acceptance = [v for v in means["acceptance"] if v is not None]
-    return (
-        f"loss {sum(loss) / len(loss):+.4f}  acceptance {min(acceptance):.2f}-{max(acceptance):.2f}"
-        if loss and acceptance
-        else ""
-    )
+    loss, acceptance = ([v for v in means.get(name, []) if v is not None] for name in ("loss", "acceptance"))
+    accepted = f"  acceptance {min(acceptance):.2f}-{max(acceptance):.2f}" if acceptance else ""
+    return f"loss {sum(loss) / len(loss):+.4f}{accepted}" if loss else ""
 
 
 class _RichBar:

@@ -23,7 +23,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = small_model()
     assert isinstance(model, Model)
-    model.save_pretrained(tmp_path / "model")
+    model.save(tmp_path / "model")
 
     def call(*arguments):
         name, command = parse([*map(str, arguments), "--device", "cpu"])

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from springwell.app.config import ImageConfig
 from springwell.data import formats, open_data
+from springwell.data.options import ImageOptions
 from springwell.errors import UserError
 from springwell.evaluation.sources import open_source
 from tests.data import published
@@ -25,8 +25,8 @@ PYTHON = [name.removesuffix(".bin") for name in BINARY]
 
 def refused(spec, root, words):
     with pytest.raises(UserError, match=words) as caught:
-        open_data(spec, ImageConfig(data_root=str(root)))
-    assert str(caught.value).startswith(f"--data {spec}: ")
+        open_data(spec, ImageOptions(data_root=str(root)))
+    assert str(caught.value).startswith(f"data='{spec}': ")
     assert "\n" not in str(caught.value)
 
 
@@ -48,7 +48,7 @@ def test_idx_round_trip(tmp_path, suffix, spec, folder):
     arrays = formats.idx(tmp_path, [folder], "")
     np.testing.assert_array_equal(arrays.train[:, 0], train)
     np.testing.assert_array_equal(arrays.test[:, 0], test)
-    assert open_data(spec, ImageConfig(data_root=str(tmp_path))).num_held_out == 10
+    assert open_data(spec, ImageOptions(data_root=str(tmp_path))).num_held_out == 10
 
 
 GOOD_IDX = struct.pack(">IIII", 0x803, 3, 4, 4) + bytes(48)

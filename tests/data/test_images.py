@@ -9,10 +9,10 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from springwell.app.config import ImageConfig
 from springwell.data import open_data
 from springwell.data.formats import Arrays, digits
 from springwell.data.images import image_source
+from springwell.data.options import ImageOptions
 from springwell.noise import Noise
 
 RNG = np.random.default_rng(0)
@@ -21,7 +21,7 @@ TEST = RNG.integers(0, 256, (12, 3, 5, 6), dtype=np.uint8)
 
 
 def source(**options):
-    return image_source(Arrays(TRAIN, TEST), ImageConfig(**options))
+    return image_source(Arrays(TRAIN, TEST), ImageOptions(**options))
 
 
 def to_bytes(x):
@@ -49,7 +49,7 @@ def test_values_shape_and_split():
 
 def test_black_is_minus_one_and_white_is_one():
     ends = np.stack([np.zeros((1, 2, 2), np.uint8), np.full((1, 2, 2), 255, np.uint8)])
-    x = image_source(Arrays(ends, ends), ImageConfig()).held_out(Noise(0, torch.arange(2)))
+    x = image_source(Arrays(ends, ends), ImageOptions()).held_out(Noise(0, torch.arange(2)))
     assert x[0].unique().tolist() == [-1.0]
     assert x[1].unique().tolist() == [1.0]
 
@@ -78,7 +78,7 @@ def test_dequantised_values_fill_their_cells():
 
 
 def test_the_cells_of_digits_are_those_of_their_17_values():
-    data, plain = open_data("digits", ImageConfig(dequantise=True)), open_data("digits")
+    data, plain = open_data("digits", ImageOptions(dequantise=True)), open_data("digits")
     assert data.cell == pytest.approx(2 / 16)
     exact = load_digits().images[5::6][:, None]
     u = data.held_out(Noise(0, torch.arange(299))).double().numpy() * 8 + 8 - exact
@@ -86,7 +86,7 @@ def test_the_cells_of_digits_are_those_of_their_17_values():
     assert abs(u.mean()) < 4 * (1 / 12 / u.size) ** 0.5
     assert abs(u.var() - 1 / 12) < 4 * (1 / 180 / u.size) ** 0.5
     np.testing.assert_allclose(plain.held_out(Noise(0, torch.arange(299))) * 8 + 8, exact, atol=0.5 * 16 / 255 + 1e-6)
-    assert open_data("digits", ImageConfig(image_size=16)).cell == pytest.approx(2 / 255)
+    assert open_data("digits", ImageOptions(image_size=16)).cell == pytest.approx(2 / 255)
     assert open_data("checkerboard").cell == 0
 
 
@@ -123,7 +123,7 @@ def test_open_digits():
     assert data.event_shape == (1, 8, 8)
     assert data.num_held_out == 299
     np.testing.assert_array_equal(to_bytes(data.held_out(Noise(0, torch.arange(299)))), digits().test)
-    assert open_data("digits", ImageConfig(image_size=16)).event_shape == (1, 16, 16)
+    assert open_data("digits", ImageOptions(image_size=16)).event_shape == (1, 16, 16)
 
 
 def test_toy_data_and_workers_stay_light():

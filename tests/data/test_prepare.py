@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import io
 import json
 import os
 import resource
@@ -14,10 +15,10 @@ import numpy as np
 import pytest
 
 from springwell.app.cli import main
-from springwell.app.config import ImageConfig
 from springwell.data import collect, formats, prepare
 from springwell.data.decode import decode_all
 from springwell.data.images import prepare_images
+from springwell.data.options import ImageOptions
 from springwell.data.prepare import open_prepared
 from springwell.errors import UserError
 from springwell.progress import Silent
@@ -110,6 +111,13 @@ def small_chunks(monkeypatch):
         monkeypatch.setattr(module, "CHUNK", 8)
 
 
+def part(**arrays):
+    """The bytes of a part."""
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
 def test_interrupted_sets_end_with_the_same_bytes(tmp_path, folder, small_chunks):
     """Killed between two parts, killed while one is written, interrupted: by two processes, and ended by one."""
     prepare_images(f"folder:{folder}", tmp_path / "whole", workers=1)
@@ -123,7 +131,7 @@ def test_interrupted_sets_end_with_the_same_bytes(tmp_path, folder, small_chunks
     out = tmp_path / "out"
     assert run(tmp_path, out, 3, "kill").returncode == -9
     assert not (out / "prepared.json").exists()
-    assert len(list((out / ".parts").glob("train-*.npy"))) == 3
+    assert len(list((out / ".parts").glob("train-*.npz"))) == 3
     orphans = [int(pid) for pid in (tmp_path / "out.pids").read_text().split()]
     assert orphans
     deadline = time.monotonic() + 20
@@ -131,7 +139,7 @@ def test_interrupted_sets_end_with_the_same_bytes(tmp_path, folder, small_chunks
         time.sleep(0.05)
     assert all(map(gone, orphans))
     assert run(tmp_path, out, 2, "kill-in-a-write").returncode == -9
-    assert len(list((out / ".parts").glob("train-*.npy"))) == 5
+    assert len(list((out / ".parts").glob("train-*.npz"))) == 5
     interrupted = run(tmp_path, out, 1, "interrupt")
     assert interrupted.stdout.splitlines()[0] == "start 40"
     assert f"interrupted; what is done is kept in {out}: run the same command to go on" in interrupted.stdout
@@ -145,17 +153,18 @@ def test_interrupted_sets_end_with_the_same_bytes(tmp_path, folder, small_chunks
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("train-000001.json", b"[["),
-        ("train-000001.json", b"[" * 100_000),
-        ("train-000001.json", b"[1]"),
-        ("train-000001.json", b'[["a", 1]]'),
-        ("train-000001.json", None),
-        ("train-000001.npy", b""),
-        ("train-000001.npy", lambda data: data[:-1]),
-        ("train-000001.npy", lambda data: data.replace(b"(8, 3, 8, 8)", b"(7, 3, 8, 8)")),
-        ("train-000001.npy", lambda data: data.replace(b"(8, 3, 8, 8)", b"(8, 8, 8, 3)")),
-        ("train-x.npy", b""),
-        ("train-000099.npy", lambda data: data),
+        ("train-000001.npz", None),
+        ("train-000001.npz", b""),
+        ("train-000001.npz", lambda data: data[:-1]),
+        ("train-000001.npz", lambda data: data.replace(b"(8, 3, 8, 8)", b"(7, 3, 8, 8)")),
+        ("train-000001.npz", lambda data: data[:400] + bytes([data[400] ^ 1]) + data[401:]),
+        ("train-000001.npz", part(rows=np.zeros((8, 8, 8, 3), np.uint8), unreadable=np.empty((0, 2), "U1"))),
+        ("train-000001.npz", part(rows=np.zeros((7, 3, 8, 8), np.uint8), unreadable=np.empty((0, 2), "U1"))),
+        ("train-000001.npz", part(rows=np.zeros((8, 3, 8, 8), np.float32), unreadable=np.empty((0, 2), "U1"))),
+        ("train-000001.npz", part(rows=np.zeros((8, 3, 8, 8), np.uint8), unreadable=np.array([1]))),
+        ("train-000001.npz", part(rows=np.zeros((8, 3, 8, 8), np.uint8))),
+        ("train-x.npz", b""),
+        ("train-000099.npz", lambda data: data),
     ],
 )
 def test_damaged_parts_are_decoded_again(tmp_path, folder, small_chunks, monkeypatch, name, content):
@@ -165,7 +174,7 @@ def test_damaged_parts_are_decoded_again(tmp_path, folder, small_chunks, monkeyp
         full.setattr(prepare, "_write_npy", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(RuntimeError, match="interrupted"):
             prepare_images(spec, out, workers=1)
-    path, good = out / ".parts" / name, out / ".parts" / "train-000001.npy"
+    path, good = out / ".parts" / name, out / ".parts" / "train-000001.npz"
     if content is None:
         path.unlink()
     else:
@@ -246,7 +255,7 @@ def test_full_disk_while_a_part_is_written(tmp_path, folder, small_chunks, monke
         calls = iter(range(100))
 
         def fsync(handle):
-            if next(calls) == 7:
+            if next(calls) == 4:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         full.setattr(os, "fsync", fsync)
@@ -254,8 +263,8 @@ def test_full_disk_while_a_part_is_written(tmp_path, folder, small_chunks, monke
             UserError, match=r"No space left on device.; what is done is kept: make room and run the same"
         ) as caught:
             prepare_images(spec, out, workers=1)
-    assert str(caught.value).startswith(f"--data {spec}: {out} cannot be written")
-    assert sorted(p.name for p in (out / ".parts").glob("*.npy")) == [f"train-{i:06d}.npy" for i in range(3)]
+    assert str(caught.value).startswith(f"data='{spec}': {out} cannot be written")
+    assert sorted(p.name for p in (out / ".parts").glob("*.npz")) == [f"train-{i:06d}.npz" for i in range(3)]
     assert not [p for p in (out / ".parts").iterdir() if p.name.startswith(".")]
     prepare_images(spec, out, workers=1)
     assert contents(out) == contents(tmp_path / "whole")
@@ -290,7 +299,7 @@ def test_places_that_are_not_for_it_stay_as_they_are(tmp_path, folder):
     with pytest.raises(UserError, match=f"already holds {spec} at its own size; choose another place or remove it"):
         prepare_images("digits", out)
     with pytest.raises(UserError, match="already holds"):
-        prepare_images(spec, out, ImageConfig(image_size=4), workers=1)
+        prepare_images(spec, out, ImageOptions(image_size=4), workers=1)
     (folder / "0000.png").unlink()
     with pytest.raises(UserError, match="the images have changed since"):
         prepare_images(spec, out, workers=1)
@@ -303,7 +312,7 @@ def test_a_part_of_another_set_is_refused(tmp_path, folder, monkeypatch):
     with pytest.raises(RuntimeError, match="interrupted"):
         prepare_images(f"folder:{folder}", out, workers=1)
     with pytest.raises(UserError, match=r"holds a part of folder:.* at its own size; choose another place"):
-        prepare_images(f"folder:{folder}", out, ImageConfig(image_size=4), workers=1)
+        prepare_images(f"folder:{folder}", out, ImageOptions(image_size=4), workers=1)
 
 
 def test_damage_is_found(tmp_path, folder):
@@ -330,7 +339,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, folder):
 
 
 def test_what_is_no_set_of_images(tmp_path):
-    with pytest.raises(UserError, match="--data checkerboard: is no set of images; choose digits"):
+    with pytest.raises(UserError, match="data='checkerboard': is no set of images; choose digits"):
         prepare_images("checkerboard", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

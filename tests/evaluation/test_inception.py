@@ -179,7 +179,7 @@ def test_nothing_in_a_file_is_run(files, tmp_path, monkeypatch):
     torch.save({"fc.weight": Harm()}, "bad.pth")
     torch.save({"fc.weight": Harm()}, "old.pth", _use_new_zipfile_serialization=False)
     for name in ("bad.pt", "bad.pth", "old.pth"):
-        with pytest.raises(UserError, match=rf"--inception {name}: asks for \w+\.system, which .* not need.*--inception PATH"):
+        with pytest.raises(UserError, match=rf"inception={name}: asks for \w+\.system, which .* not need.*inception=PATH"):
             load_inception(Path(name))
     assert not Path("harmed").exists()
 
@@ -326,7 +326,7 @@ def test_where_weights_are_looked_for(tmp_path, monkeypatch):
         if file == named:
             monkeypatch.setenv("SPRINGWELL_INCEPTION", str(named))
         assert find_weights(given if file == given else None) == file
-    with pytest.raises(UserError, match=r"--inception absent\.pth: no such file\. Get https://.*6726825d\.pth"):
+    with pytest.raises(UserError, match=r"inception=absent\.pth: no such file\. Get https://.*6726825d\.pth"):
         find_weights(Path("absent.pth"))
     monkeypatch.setenv("SPRINGWELL_INCEPTION", str(tmp_path))
     with pytest.raises(UserError, match=r"SPRINGWELL_INCEPTION .*: is a folder\. Get "):

@@ -106,7 +106,8 @@ def test_another_plan_starts_anew(tmp_path):
 
 def test_good_chains_pass_their_diagnosis_and_slow_ones_do_not(tmp_path):
     model = gaussian_model()
-    # Two steps of 0.7 standard deviations of the conditional are near a quarter of a period, where draws are nearly independent.
+    # Two steps of 0.7 standard deviations of the conditional are near a quarter of a period, where draws are almost
+    # independent.
     # Near half a period chains alternate between two sides and their distance from the centre mixes slowly.
     width = (model.schedule.scale**-2 + model.schedule.spring_precision).rsqrt()
     steps = steps_of(model)._replace(step_size=(0.7 * width).float())

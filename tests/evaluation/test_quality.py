@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from springwell.app.api import save
 from springwell.app.cli import main
+from springwell.app.config import to_dict, with_fields
 from springwell.app.presets import preset
 from springwell.data.pictures import to_bytes
 from springwell.errors import DivergenceError, UserError
@@ -19,12 +21,12 @@ from springwell.paper import ablation, tables
 from springwell.paper.common import coarse_ladder
 from springwell.progress import Silent
 from springwell.store.files import read_lines
-from springwell.store.run import Run, save_folder
-from springwell.training.loop import train
+from springwell.store.run import Run
 from tests.evaluation.test_metrics import Tiny
 from tests.images import small_model
 from tests.listener import Listener
 from tests.training.test_images import tiny_digits
+from tests.training.tiny import train
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +55,7 @@ def test_samples_are_compared_with_the_split(split):
 
 
 def test_an_interrupted_measurement_goes_on(tmp_path, monkeypatch):
-    model, network, reference = small_model(), Tiny(), open_source("digits")
+    model, network, reference = small_model(), Tiny(), open_source("digits@train")
     drawn: list[int] = []
     whole = module.model_images
 
@@ -135,7 +137,7 @@ def test_weights_are_looked_for_before_anything_is_measured(tmp_path, monkeypatc
     monkeypatch.setenv("SPRINGWELL_DATA", str(tmp_path / "data"))
     monkeypatch.delenv("SPRINGWELL_INCEPTION", raising=False)
     monkeypatch.setattr("springwell.evaluation.weights.URL", "http://127.0.0.1:1/inception.pth")
-    save_folder(small_model(), tmp_path / "run")
+    save(small_model(), tmp_path / "run")
     arguments = ["evaluate", str(tmp_path / "run"), "--num", "100", "--device", "cpu"]
 
     def call(*more, code):
@@ -154,7 +156,7 @@ def test_weights_are_looked_for_before_anything_is_measured(tmp_path, monkeypatc
 
 def test_a_measurement_outlives_a_picture_that_cannot_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("springwell.evaluation.weights.load_inception", lambda *_, **__: Tiny())
-    save_folder(small_model(), tmp_path / "run")
+    save(small_model(), tmp_path / "run")
     (tmp_path / "run" / "report.png").mkdir()
     arguments = ["evaluate", "run", "--reference", "test", "--device", "cpu"]
     with pytest.raises(SystemExit) as stopped:
@@ -191,10 +193,11 @@ def test_tables_show_only_what_was_measured(tmp_path, capsys):
     assert all(row["ours"] == ["not run", "not run"] for row in ours)
 
     model = small_model()
-    model.config = replace(preset("cifar10-t6"), training=replace(preset("cifar10-t6").training, precision="bf16", seed=5))
+    recipe = with_fields(preset("cifar10-t6"), precision="bf16", seed=5)
+    replace_config(model, recipe)
     run = tmp_path / "runs" / "mine"
-    save_folder(model, run)
-    last = model.config.training.iterations
+    save(model, run)
+    last = recipe.training.iterations
     found = {"fid": 12.5, "num_samples": 1000, "num_reference": 5000, "reference": "cifar10@test", "inception_score": None}
     found["inception_sha256"] = DIGEST
     (run / "evaluation.json").write_text(json.dumps({"iteration": last, "quality": found}))
@@ -205,17 +208,17 @@ def test_tables_show_only_what_was_measured(tmp_path, capsys):
         ("other-weights", {**found, "num_samples": 5000, "inception_sha256": "0"}),
         ("nan", {**found, "num_samples": 5000, "fid": float("nan")}),
     ):
-        save_folder(model, tmp_path / "runs" / name)
+        save(model, tmp_path / "runs" / name)
         values = {"iteration": last} if measured is None else {"iteration": last, "quality": measured}
         (tmp_path / "runs" / name / "evaluation.json").write_text(json.dumps(values))
     # Runs of another recipe, runs that are sampled otherwise, and measurements on the way, are not the preset's.
     for name, config, iteration in (
-        ("recipe", replace(model.config, training=replace(model.config.training, lr=1.0)), last),
-        ("sampling", replace(model.config, sampler=replace(model.config.sampler, sample_steps=300)), last),
-        ("way", model.config, last - 1),
+        ("recipe", with_fields(recipe, lr=1.0), last),
+        ("sampling", with_fields(recipe, sample_steps=300), last),
+        ("way", recipe, last - 1),
     ):
         other = tmp_path / "runs" / name
-        save_folder(replace_config(model, config), other)
+        save(replace_config(model, config), other)
         (other / "evaluation.json").write_text(json.dumps({"iteration": iteration, "quality": {**found, "fid": 1.0}}))
     result = tables.reproduce("table1", tmp_path / "out", tmp_path / "runs")
     cells = {row["preset"]: row["ours"] for row in result["rows"] if row["preset"]}
@@ -227,7 +230,7 @@ def test_tables_show_only_what_was_measured(tmp_path, capsys):
     assert ours_of("table-bpd", tmp_path) == {"cifar10-t1k": ["not run"], "cifar10-ladder": ["not run"]}
 
     run = tmp_path / "runs" / "bits"
-    save_folder(replace_config(model, preset("cifar10-t1k")), run)
+    save(replace_config(model, preset("cifar10-t1k")), run)
     bits = {"verdict": "loose", "split": "test", "num_images": 1000, "bits_per_dim_standard_error_data": 0.02}
     bits |= {"bits_per_dim_optimistic": 3.1, "bits_per_dim_conservative": 3.4}
     for iteration, expected in (
@@ -242,7 +245,7 @@ def test_tables_show_only_what_was_measured(tmp_path, capsys):
 
 
 def replace_config(model, config):
-    model.config = config
+    model.metadata = {"name": config.data, "config": to_dict(config)}
     return model
 
 

@@ -33,6 +33,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
+from springwell.app.api import load
 from springwell.app.cli import parse
 from springwell.app.config import to_dict
 from springwell.app.files import read_mask
@@ -43,7 +44,7 @@ from springwell.errors import UserError
 from springwell.evaluation.weights import read_weights
 from springwell.store.checkpoint import read_checkpoint, save_tensors
 from springwell.store.files import read_lines
-from springwell.store.run import Run, load
+from springwell.store.run import Run, read_log_z
 
 SECONDS = 5
 BYTES = 1 << 30
@@ -281,7 +282,7 @@ def parsers() -> dict[str, Parser]:
         "checkpoint, tensors": Parser([save(tensors)], _checkpoint),
         "Inception's weights": Parser([save(tensors), zipped.getvalue(), legacy.getvalue()], _weights),
         "mask": Parser([_image("PNG", "L"), _image("PNG", "1")], _file("mask.png", lambda path: read_mask(path, (1, 9, 7)))),
-        "likelihood.json": Parser([known], _file("likelihood.json", model.use_likelihood), True),
+        "likelihood.json": Parser([known], _file("likelihood.json", lambda path: read_log_z(path, model)), True),
         "logs": Parser([log], _file("metrics.jsonl", read_lines)),
         "command line": Parser(_command_lines(), _words),
     }

@@ -39,7 +39,7 @@ from springwell.app.presets import preset
 from springwell.errors import UserError
 from springwell.progress import Silent
 from springwell.store.run import Run
-from springwell.training.loop import train
+from tests.training.tiny import train
 
 FAULTS = ("kill", "corrupt", "disk full", "no permission", "clock")
 NOBODY = 65534

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from springwell.app.api import load
 from springwell.app.presets import preset
 from springwell.app.writing import Drawing, write_samples
 from springwell.progress import Silent
-from springwell.store.run import load
-from springwell.training.loop import train
+from tests.training.tiny import train
 
 
 class Usage(NamedTuple):

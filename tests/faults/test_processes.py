@@ -81,11 +81,10 @@ def test_evaluation_is_the_same(tmp_path, monkeypatch):
 
 TRAIN = """
 import os, signal, sys
-from springwell.progress import Silent
-from springwell.training import loop as trainer
-from tests.training.tiny import tiny
+from springwell.training import step
+from tests.training.tiny import tiny, train
 
-real = trainer.update_ema
+real = step.update_ema
 
 def deadly(average, current, decay, iteration):
     real(average, current, decay, iteration)
@@ -93,8 +92,8 @@ def deadly(average, current, decay, iteration):
     if sys.argv[2] == "killed" and first and os.environ["RANK"] == "1" and iteration == 15:
         os.kill(os.getpid(), signal.SIGKILL)
 
-trainer.update_ema = deadly
-trainer.train(tiny(), sys.argv[1], "cpu", Silent())
+step.update_ema = deadly
+train(tiny(), sys.argv[1])
 """
 
 

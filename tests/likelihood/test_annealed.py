@@ -9,6 +9,7 @@ from springwell.errors import DivergenceError, UserError
 from springwell.likelihood.annealed import (
     Path,
     Plan,
+    Walkers,
     average,
     effective_share,
     estimate,
@@ -40,10 +41,13 @@ def walks(path, exact, num_densities, systems, chains, pilot_chains=64):
     plan, num = pilot(path, noise(pilot_chains, 0, 1)), systems * chains
     forward, sequential = noise(num, 0, 2), noise(num, 0, 3)
     return (
-        walk(path, plan, num_densities, forward.normal(*path.event_shape), forward, systems),
-        walk(path, plan, num_densities, exact(num, 5), noise(num, 0, 4), systems, backwards=True),
+        walk(path, plan, num_densities, Walkers(forward.normal(*path.event_shape), forward, systems)),
+        walk(path, plan, num_densities, Walkers(exact(num, 5), noise(num, 0, 4), systems), backwards=True),
         walk(
-            path, plan, num_densities, sequential.normal(*path.event_shape), sequential, systems, resample=noise(systems, 0, 6)
+            path,
+            plan,
+            num_densities,
+            Walkers(sequential.normal(*path.event_shape), sequential, systems, resample=noise(systems, 0, 6)),
         ),
     )
 
@@ -74,7 +78,7 @@ def test_gaussian_data_in_3072_dimensions():
     path, log_z, _ = gaussian(3072)
     plan = pilot(path, noise(32, 0, 1, torch.float32))
     source = noise(128, 0, 2, torch.float32)
-    found = estimate(walk(path, plan, 1024, source.normal(3072), source, 8, resample=noise(8, 0, 3)))
+    found = estimate(walk(path, plan, 1024, Walkers(source.normal(3072), source, 8, resample=noise(8, 0, 3))))
     assert abs(found.value - log_z) <= min(3 * found.standard_error, 0.001 * 3072 * math.log(2))
 
 
@@ -100,7 +104,7 @@ def test_weights_average_to_z_even_if_chains_do_not_move():
     )
     source = noise(20_000)
     x = source.normal(2)
-    found = walk(path, still, 5, x, source, num_systems=10)
+    found = walk(path, still, 5, Walkers(x, source, num_systems=10))
     plain = target(x) - standard_normal(x)
     torch.testing.assert_close(found.log_weight.flatten(), plain, rtol=1e-9, atol=1e-9)
     value, error = pooled(found.log_ratio)
@@ -149,7 +153,7 @@ def test_results_do_not_depend_on_what_runs_beside_them():
     def run(first, last):
         source = Noise(0, torch.arange(16 * first, 16 * last), 2, dtype=torch.float64)
         resample = Noise(0, torch.arange(first, last), 3, dtype=torch.float64)
-        return walk(path, plan, 12, source.normal(2), source, last - first, resample=resample)
+        return walk(path, plan, 12, Walkers(source.normal(2), source, last - first, resample=resample))
 
     together, alone = run(0, 4), run(2, 3)
     torch.testing.assert_close(together.log_ratio[2:3], alone.log_ratio, rtol=1e-10, atol=1e-10)
@@ -175,6 +179,6 @@ def test_what_cannot_be_annealed_is_named():
         pilot(path, noise(8))
     plan = Plan(torch.tensor([0.0, 1.0]).double(), torch.tensor([0.0, 1.0]).double(), torch.ones(2), torch.ones(2), 1)
     with pytest.raises(UserError, match=r"x: has shape \[4, 3\]; needs \[R n, 2\]"):
-        walk(plain_path(standard_normal, (2,)), plan, 3, torch.zeros(4, 3), noise(4))
+        walk(plain_path(standard_normal, (2,)), plan, 3, Walkers(torch.zeros(4, 3), noise(4)))
     with pytest.raises(UserError, match="number of densities 0"):
         plan.densities(0)

@@ -10,7 +10,8 @@ from springwell.errors import UserError
 from springwell.evaluation.likelihood import measure
 from springwell.evaluation.points import Measurable
 from springwell.likelihood.annealed import Estimate, plain_path
-from springwell.likelihood.bracket import Round, Settings, Work, bennett, bracket, judge
+from springwell.likelihood.bracket import Round, Settings, bennett, bracket, judge
+from springwell.store.parts import Parts
 from tests.likelihood.targets import Mixture, noise, ring
 from tests.plane import trained_model
 
@@ -131,13 +132,14 @@ def test_parts_are_kept_and_shared(trained, tmp_path):
     (model, data), s = trained, settings(1.0, 8, systems=4, densities=6, budget=6, batch=16)
 
     def run(folder, **options):
-        return measure(model, Measurable(data, False), s, 50, burn=3, work=Work(folder, **options)).record
+        return measure(model, Measurable(data, False), s, 50, burn=3, parts=Parts(folder, **options)).record
 
     alone = run(tmp_path / "alone")
     kept = sorted(p.name for p in (tmp_path / "alone").iterdir())
     # The second process stops where it would wait for the first one's parts.
     with pytest.raises(UserError, match="Run the same command again"):
         run(tmp_path / "shared", rank=1, world=2)
+    (tmp_path / "shared").mkdir(exist_ok=True)
     for path in (tmp_path / "alone").glob("forward*"):
         (tmp_path / "shared" / path.name).write_bytes(path.read_bytes())
     again = run(tmp_path / "shared")

@@ -11,11 +11,11 @@ from springwell.app.presets import preset
 from springwell.errors import DivergenceError
 from springwell.progress import Silent
 from springwell.store.run import Run
-from springwell.training import loop as trainer
+from springwell.training import loop, step
 from springwell.training.guard import ENOUGH_ITERATIONS, TREND, Guard
-from springwell.training.loop import learning_rate, train
+from springwell.training.step import learning_rate
 from tests.listener import Listener
-from tests.training.tiny import changed, tiny
+from tests.training.tiny import changed, tiny, train
 
 GOOD = {"loss": [0.5, -1.0], "f_pos": [3.0, -4.0], "f_neg": [3.0, -4.0], "displacement": [1.0, 0.8], "acceptance": [0.6, 0.7]}
 COUNTS = [100.0, 100.0]
@@ -92,7 +92,7 @@ def poisoned(monkeypatch):
     """Makes a weight nan at iteration 12 of the first ``times`` attempts."""
 
     def poison(out, times):
-        real = trainer.update_ema
+        real = step.update_ema
 
         def update(average, current, decay, iteration):
             real(average, current, decay, iteration)
@@ -100,7 +100,7 @@ def poisoned(monkeypatch):
             if iteration == 12 and done < times:
                 next(current.parameters()).data.fill_(math.nan)
 
-        monkeypatch.setattr(trainer, "update_ema", update)
+        monkeypatch.setattr(step, "update_ema", update)
 
     return poison
 
@@ -118,7 +118,7 @@ def test_a_run_rolls_back_once_and_finishes(tmp_path, poisoned):
     for line in lines:
         if "lr" in line:
             factor = 1.0 if line["iteration"] <= 10 else 0.5
-            assert line["lr"] == pytest.approx(factor * learning_rate(config, line["iteration"] - 1))
+            assert line["lr"] == pytest.approx(factor * learning_rate(config.training, line["iteration"] - 1))
     assert [line["iteration"] for line in lines if "lr" in line] == [5, 10, 15, 20, 25, 30]
 
 
@@ -161,7 +161,7 @@ def test_a_lost_log_does_not_raise_the_learning_rate_again(tmp_path, poisoned):
     (tmp_path / "run" / "metrics.jsonl").unlink()
     train(tiny(log_every=5), tmp_path / "run", "cpu", Silent())
     line = Run(tmp_path / "run").read_metrics()[-1]
-    assert line["lr"] == pytest.approx(0.5 * learning_rate(tiny(), line["iteration"] - 1))
+    assert line["lr"] == pytest.approx(0.5 * learning_rate(tiny().training, line["iteration"] - 1))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_the_guard_of_a_resumed_run_knows_no_later_lines(tmp_path, monkeypatch):
             super().__init__(*arguments)
             seen.extend(self.gaps)
 
-    monkeypatch.setattr(trainer, "Guard", Watched)
+    monkeypatch.setattr(loop, "Guard", Watched)
     train(tiny(log_every=1), tmp_path / "run", "cpu", Silent(), stop_after=1)
     assert len(seen) == TREND
     assert [9, 9, 9, 9] not in seen
@@ -200,7 +200,7 @@ def test_the_guard_of_a_resumed_run_knows_no_later_lines(tmp_path, monkeypatch):
 
 def test_rollbacks_are_bounded_and_then_there_is_advice(tmp_path, poisoned):
     poisoned(tmp_path / "run", 100)
-    words = r"rolled back 3 times already; the last good checkpoint is that of iteration 10; try a lower --lr"
+    words = r"rolled back 3 times already; the last good checkpoint is that of iteration 10; try a lower lr"
     with pytest.raises(DivergenceError, match=words):
         train(tiny(), tmp_path / "run", "cpu", Silent())
     factors = [line["lr_factor"] for line in Run(tmp_path / "run").read_metrics() if "rollback" in line]
@@ -210,7 +210,7 @@ def test_rollbacks_are_bounded_and_then_there_is_advice(tmp_path, poisoned):
 
 
 def test_an_interruption_does_not_save_a_diverged_state(tmp_path, monkeypatch):
-    real, told = trainer.update_ema, Listener()
+    real, told = step.update_ema, Listener()
 
     def update(average, current, decay, iteration):
         real(average, current, decay, iteration)
@@ -218,7 +218,7 @@ def test_an_interruption_does_not_save_a_diverged_state(tmp_path, monkeypatch):
             next(current.parameters()).data.fill_(math.nan)
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(trainer, "update_ema", update)
+    monkeypatch.setattr(step, "update_ema", update)
     assert train(tiny(), tmp_path / "run", "cpu", told).status == "interrupted"
     assert any("this state is not saved, the last checkpoint is kept" in line for line in told.said)
     assert [p.stem for p in (tmp_path / "run" / "checkpoints").glob("*.json")] == ["checkpoint-00000010"]
@@ -226,16 +226,16 @@ def test_an_interruption_does_not_save_a_diverged_state(tmp_path, monkeypatch):
 
 def test_an_interruption_just_before_a_rollback_is_heard(tmp_path, poisoned, monkeypatch):
     poisoned(tmp_path / "run", 1)
-    real = trainer._roll_back
+    real = loop.roll_back
 
     def roll_back(*arguments):
         signal.raise_signal(signal.SIGINT)
         real(*arguments)
 
-    monkeypatch.setattr(trainer, "_roll_back", roll_back)
+    monkeypatch.setattr(loop, "roll_back", roll_back)
     result = train(tiny(), tmp_path / "run", "cpu", Silent())
     assert (result.status, result.iteration) == ("interrupted", 10)
-    monkeypatch.setattr(trainer, "_roll_back", real)
+    monkeypatch.setattr(loop, "roll_back", real)
     assert train(tiny(), tmp_path / "run", "cpu", Silent()).status == "finished"
 
 

@@ -11,11 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from springwell import load, preset
+from springwell.app.build import build_energy, build_schedule
+from springwell.app.config import with_fields
 from springwell.app.cost import estimate
 from springwell.errors import UserError
-from springwell.model import build_energy, build_schedule
 from springwell.progress import Silent
-from springwell.training.loop import train
+from tests.training.tiny import train
 
 from .tiny import changed
 
@@ -117,7 +118,7 @@ def test_a_failing_preview_does_not_end_training(tmp_path):
 def test_half_precision_needs_an_accelerator(tmp_path):
     if torch.accelerator.is_available():
         pytest.skip("there is one")
-    with pytest.raises(UserError, match="--precision fp16"):
+    with pytest.raises(UserError, match="precision='fp16'"):
         train(tiny_digits(precision="fp16"), tmp_path / "run", "cpu", Silent())
 
 
@@ -149,7 +150,7 @@ def test_the_moving_average_is_saved_with_its_own_spectral_norms(tmp_path):
 def test_every_objective_trains_the_image_network(tmp_path, objective, schedule, num_steps):
     config = changed(tiny_digits(iterations=4), "schedule", **schedule)
     config = changed(config, "sampler", num_steps=num_steps, chain_start="noisy")
-    result = train(replace(config, objective=objective), tmp_path / "run", "cpu", Silent())
+    result = train(with_fields(config, objective=objective), tmp_path / "run", "cpu", Silent())
     assert result.status == "finished"
     before = build_energy(config, build_schedule(config), (1, 8, 8)).state_dict()
     after = weights(tmp_path / "run")

@@ -12,25 +12,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from springwell.app.config import LinearConfig, LogSNRConfig, MarginalConfig, T6Config
+from springwell.app.api import load, save
+from springwell.app.build import build_energy, build_schedule
+from springwell.app.config import LinearConfig, LogSNRConfig, MarginalConfig, T6Config, with_fields
 from springwell.data import toy_data
 from springwell.errors import DivergenceError, UserError
-from springwell.model import build_energy, build_schedule
 from springwell.noise import Noise
 from springwell.progress import Silent
 from springwell.store.checkpoint import save_tensors
-from springwell.store.run import Run, load, save_folder
-from springwell.training import loop as trainer
+from springwell.store.run import Run
+from springwell.training import state, step
 from springwell.training.ema import update_ema
-from springwell.training.loop import learning_rate
-from tests.training.tiny import changed, tiny
+from springwell.training.step import learning_rate
+from tests.training.tiny import changed, tiny, train
 
 # The paper's chains: from the noisy observation, without jumps.
 PAPER = {"chain_start": "noisy", "jump_proposals": 0}
-
-
-def train(config, out, device, reporter=None, **options):
-    return trainer.train(config, out, device, reporter or Silent(), **options)
 
 
 def tensors(folder):
@@ -177,7 +174,7 @@ def test_a_run_with_checkpoints_of_another_model_alone_does_not_begin_anew(tmp_p
         path.unlink()
     for path in (other / "checkpoints").iterdir():
         path.rename(out / "checkpoints" / path.name)
-    with pytest.raises(UserError, match="belongs to another model, and there is no other; choose another --out"):
+    with pytest.raises(UserError, match="belongs to another model, and there is no other; choose another folder"):
         train(tiny(), out, "cpu", reporter=Silent())
     assert (out / "metrics.jsonl").exists()
 
@@ -216,7 +213,7 @@ def test_a_model_is_loaded_from_the_newest_checkpoint_that_can_be(tmp_path):
 
 
 def test_a_configuration_that_claims_a_giant_takes_no_memory(tmp_path):
-    save_folder(load("checkerboard"), tmp_path / "model")
+    save(load("checkerboard"), tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     config = json.loads(path.read_text())
     config["network"] |= {"width": 20_000, "depth": 1000}
@@ -228,9 +225,9 @@ def test_a_configuration_that_claims_a_giant_takes_no_memory(tmp_path):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        (lambda c: changed(c, "training", lr=0.5), "--lr 0.01, not 0.5"),
-        (lambda c: changed(c, "network", width=17), "--width 16, not 17"),
-        (lambda c: replace(c, data="rings"), "--data checkerboard, not rings"),
+        (lambda c: changed(c, "training", lr=0.5), "lr=0.01, not lr=0.5"),
+        (lambda c: changed(c, "network", width=17), "width=16, not width=17"),
+        (lambda c: replace(c, data="rings"), "data='checkerboard', not data='rings'"),
     ],
 )
 def test_a_run_of_another_config_is_refused_by_name(tmp_path, change, name):
@@ -287,7 +284,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path):
 def test_every_objective_moves_towards_the_data(tmp_path, objective, schedule, sampler, lr):
     """A few hundred iterations on eight_gaussians raise f at data over f between the modes, on the same circle."""
     config = changed(tiny(iterations=200, batch=128, lr=lr, log_every=50), "sampler", **sampler)
-    config = replace(config, objective=objective, schedule=schedule, data="eight_gaussians")
+    config = with_fields(replace(config, schedule=schedule, data="eight_gaussians"), objective=objective)
     config = changed(config, "network", output_scale="step" if schedule.schedule == "t6" else "learned")
     train(config, tmp_path / "run", "cpu")
     model = load(tmp_path / "run")
@@ -330,14 +327,14 @@ def test_runaway_training_stops_with_its_level_and_keeps_the_last_checkpoint(tmp
 
 def test_non_finite_values_are_never_saved(tmp_path, monkeypatch):
     """A nan that the logged window would show only later is found before the checkpoint is written."""
-    real = trainer.update_ema
+    real = step.update_ema
 
     def poison(average, current, decay, iteration):
         real(average, current, decay, iteration)
         if iteration == 12:
             next(average.parameters()).data.fill_(float("nan"))
 
-    monkeypatch.setattr(trainer, "update_ema", poison)
+    monkeypatch.setattr(step, "update_ema", poison)
     with pytest.raises(DivergenceError, match="last good checkpoint is that of iteration 10"):
         train(tiny(log_every=1000, on_divergence="stop"), tmp_path / "run", "cpu")
     assert sorted(p.stem for p in (tmp_path / "run" / "checkpoints").glob("*.json")) == ["checkpoint-00000010"]
@@ -374,12 +371,12 @@ def test_weight_decay_takes_its_share_off_matrices_alone(tmp_path):
 
 def test_learning_rate_rises_and_falls():
     config = tiny(iterations=1000, warmup=100, lr=0.01)
-    assert learning_rate(config, 0) == pytest.approx(0.01 / 100)
-    assert learning_rate(config, 99) == pytest.approx(0.01, rel=0.03)
-    assert learning_rate(config, 500) == pytest.approx(0.005)
-    assert learning_rate(config, 999) < 1e-6
+    assert learning_rate(config.training, 0) == pytest.approx(0.01 / 100)
+    assert learning_rate(config.training, 99) == pytest.approx(0.01, rel=0.03)
+    assert learning_rate(config.training, 500) == pytest.approx(0.005)
+    assert learning_rate(config.training, 999) < 1e-6
     constant = changed(config, "training", lr_decay="constant")
-    assert learning_rate(constant, 999) == 0.01
+    assert learning_rate(constant.training, 999) == 0.01
 
 
 def test_tensorboard(tmp_path):
@@ -442,7 +439,7 @@ def test_two_trainings_do_not_share_a_directory(tmp_path):
     train(tiny(), tmp_path / "run", "cpu", stop_after=10)
     with (
         Run(tmp_path / "run").alone(print),
-        pytest.raises(UserError, match="another process is training it; wait for that, or choose another --out"),
+        pytest.raises(UserError, match="another process is training it; wait for that, or choose another folder"),
     ):
         train(tiny(), tmp_path / "run", "cpu")
     assert train(tiny(), tmp_path / "run", "cpu").status == "finished"
@@ -454,8 +451,8 @@ def test_a_full_disk_is_named_and_the_run_goes_on(tmp_path, monkeypatch, undistu
 
     train(tiny(), tmp_path / "run", "cpu", stop_after=10)
     with monkeypatch.context() as patched:
-        patched.setattr(trainer, "save_checkpoint", full)
-        with pytest.raises(UserError, match=r"--out .*run: cannot be written \(No space left on device\); its checkpoints"):
+        patched.setattr(state, "save_checkpoint", full)
+        with pytest.raises(UserError, match=r"run: cannot be written \(No space left on device\); its checkpoints"):
             train(tiny(), tmp_path / "run", "cpu")
     train(tiny(), tmp_path / "run", "cpu")
     assert same(tensors(tmp_path / "run"), tensors(undisturbed))
@@ -470,7 +467,7 @@ def test_the_scale_of_the_fp16_loss_is_restored():
         first.scale(weight.sum()).backward()
         first.step(adam)
         first.update()
-    trainer.restore_scaler(second, trainer.scaler_tensor(first))
+    state.restore_scaler(second, state.scaler_tensor(first))
     assert second.state_dict() == first.state_dict()
     assert second.state_dict()["scale"] == 2.0**13
     assert second.state_dict()["_growth_tracker"] == 1

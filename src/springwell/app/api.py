@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 from collections.abc import Callable
@@ -61,7 +62,7 @@ def train(
     config: str | Config | None = None,
     *,
     data: Data | None = None,
-    network: nn.Module | None = None,
+    network: nn.Module | str | None = None,
     out: Path | str | None = None,
     init_from: Model | Path | str | None = None,
     device: str = "auto",
@@ -77,7 +78,8 @@ def train(
         config: The name of a preset, or a Config. Default: the recipe that suits the data.
         data: A tensor, an array or a Dataset ``[N, ...]`` of vectors ``[N, D]`` or images ``[N, C, H, W]``; or the name of a
             data set. Default: the preset's.
-        network: Your own energy network: a module that maps y ``[N, ...]`` and levels t ``[N]`` to ``[N]``. It is copied.
+        network: Your own energy network: a module that maps y ``[N, ...]`` and levels t ``[N]`` to ``[N]``, which is
+            copied. Or the name of one of ours.
         out: The run directory, from which an interrupted training goes on. Default: nothing is kept.
         init_from: A trained model, or where one is, whose weights are the first ones.
         device: ``auto``, ``cpu``, ``cuda``, ...
@@ -96,20 +98,23 @@ def train(
     elif not isinstance(config, Config):
         raise UserError(f"config: is a {type(config).__name__}; give the name of a preset or a Config")
     config = _adapted(config, data, network, fields)
+    own = None if isinstance(network, str) else network
     with tempfile.TemporaryDirectory(prefix="springwell-") if out is None else nullcontext(out) as folder:
         path = Path(folder) / "run" if out is None else Path(folder)
-        result = train_run(config, path, device, reporter, init_from=init_from, data=source, network=network)
+        result = train_run(config, path, device, reporter, init_from=init_from, data=source, network=own)
         if result.status == "interrupted" and out is None:
             raise InterruptionError("train: was interrupted, and without out= nothing is kept")
-        model = load_folder(path, network)
+        model = load_folder(path, copy.deepcopy(own))
     if out is None:
         model.source = None
     return model
 
 
-def _adapted(config: Config, data: Data | None, network: nn.Module | None, fields: dict[str, Any]) -> Config:
+def _adapted(config: Config, data: Data | None, network: object, fields: dict[str, Any]) -> Config:
     """The config with the caller's data, network and fields."""
-    if network is not None:
+    if isinstance(network, str):
+        fields = {"network": network, **fields}
+    elif network is not None:
         if not isinstance(network, nn.Module):
             raise UserError(f"network: is a {type(network).__name__}; give an nn.Module that maps (y, t) to [N]")
         fields = {"network": "own", **fields}

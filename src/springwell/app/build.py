@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from springwell.app.config import Config, from_dict, to_dict
-from springwell.data.source import DataSource, ImageOptions, open_data
+from springwell.app.config import (
+    Config,
+    DSMConfig,
+    NormalisedConfig,
+    ResidualMLPConfig,
+    ResidualUNetConfig,
+    from_dict,
+    to_dict,
+)
+from springwell.data.options import ImageOptions
+from springwell.data.source import DataSource, open_data
 from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ScaledEnergy
 from springwell.energy.base import EnergyFunction
+from springwell.energy.prior import Prior
+from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy
 from springwell.errors import UserError
+from springwell.evaluation.points import Measurable, must_dequantise
 from springwell.level import LevelSampler
 from springwell.model import Model
+from springwell.noise import Noise, Stream
+from springwell.normalised import Focus, Normalised, Weights
 from springwell.objectives import DSM, Marginal, Objective, Recovery
 from springwell.progress import Reporter
 from springwell.samplers import make_kernel
 from springwell.schedule import NoiseSchedule
 from springwell.store.checkpoint import Checkpoint, match
-from springwell.training.task import Task
+from springwell.training.task import MakeObjective, Task
 
 # First step size of chains that a model without chains is asked for, as a share of sigma_{t+1}.
 STEP_FRACTION = 0.4
+# Of data that moments are taken from.
+FEW_NUMBERS = 1 << 25
 
 
 def build_schedule(config: Config) -> NoiseSchedule:
@@ -34,7 +52,8 @@ def build_schedule(config: Config) -> NoiseSchedule:
     if c.schedule == "linear":
         return NoiseSchedule.linear(c.num_levels, top_spring=c.top_spring, **extra)
     if c.schedule == "log-snr":
-        return NoiseSchedule.log_snr(c.num_levels, *c.log_snr, top_spring=c.top_spring, **extra)
+        high, low = c.log_snr
+        return NoiseSchedule.log_snr(c.num_levels, high, low, top_spring=c.top_spring, **extra)
     if c.schedule == "marginal":
         return NoiseSchedule.marginal(**extra)
     return NoiseSchedule.from_sigmas(c.sigmas, top_spring=c.top_spring, **extra)
@@ -42,7 +61,7 @@ def build_schedule(config: Config) -> NoiseSchedule:
 
 def build_energy(
     config: Config, schedule: NoiseSchedule, event_shape: tuple[int, ...], network: nn.Module | None = None
-) -> ScaledEnergy:
+) -> nn.Module:
     """The untrained energy; its weights follow from the seed and the caller's generator is left alone.
 
     Args:
@@ -56,6 +75,8 @@ def build_energy(
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(config.training.seed)
             network = _network(config, schedule, event_shape)
+    if isinstance(c, (ResidualMLPConfig, ResidualUNetConfig)):
+        return LevelEnergy(ResidualEnergy(network, Prior.outline(event_shape, len(c.atoms))), schedule)
     return ScaledEnergy(network, schedule, c.output_scale, c.base_precision)
 
 
@@ -63,14 +84,19 @@ def _network(config: Config, schedule: NoiseSchedule, event_shape: tuple[int, ..
     c: Any = config.network
     if c.network == "own":
         raise UserError("network: is one of your own, which no file holds; give it, as in load(folder, network=MyEnergy())")
-    wanted = 1 if c.network == "mlp" else 3
+    wanted = 1 if config.of_vectors else 3
     if len(event_shape) != wanted:
-        takes, use = ("vectors", "resnet or unet") if wanted == 1 else ("images", "mlp")
+        takes, use = ("vectors", "resnet, unet or residual-unet") if wanted == 1 else ("images", "mlp or residual-mlp")
         shape = f"data={config.data!r} has shape {list(event_shape)}"
         raise UserError(f"network={c.network!r}: takes {takes}, but {shape}; use {use}")
     if c.network == "mlp":
         return FourierMLP(event_shape[0], schedule.num_levels, c.width, c.depth, c.num_features, c.bandwidths)
+    inputs = 2 + len(getattr(c, "atoms", ()))
+    if c.network == "residual-mlp":
+        return NoiseMLP(event_shape[0], inputs, c.width, c.depth, c.num_features, c.bandwidths)
     channels, height, width = event_shape
+    if c.network == "residual-unet":
+        return NoiseUNet((channels, height, width), inputs, c.width, c.multipliers, c.num_blocks, c.unshuffle, c.dense_units)
     size = (channels, c.width, c.multipliers, c.num_blocks, c.unshuffle)
     unet = c.network == "unet"
     image = EnergyUNet(*size, c.dense_units, (height, width)) if unet else EnergyResNet(*size, c.spectral_norm)
@@ -97,13 +123,19 @@ def _first_steps(config: Config, schedule: NoiseSchedule) -> Tensor:
     return ((STEP_FRACTION if c.kernel == "none" else c.step_fraction) * schedule.sigma[1:]).float()
 
 
-def build_objective(name: str) -> Any:
-    """The function that makes the objective of a name; see :class:`springwell.training.task.Task`."""
+def build_objective(config: Config) -> MakeObjective:
+    """The function that makes the objective; see :class:`springwell.training.task.Task`."""
+    c = config.objective
 
     def make(energy: nn.Module, schedule: NoiseSchedule, sampler: LevelSampler, differentiated: EnergyFunction) -> Objective:
-        if name == "dsm":
-            return DSM(energy, schedule, differentiated)
-        kind = Marginal if name == "marginal" else Recovery
+        if isinstance(c, DSMConfig):
+            return DSM(energy, schedule, differentiated, c.dsm_target)
+        if isinstance(c, NormalisedConfig):
+            recovery = Recovery(energy, schedule, sampler, differentiated=differentiated) if c.recovery_weight else None
+            weights = Weights(c.noise_weight, c.total_weight, c.classifier_weight, c.recovery_weight, c.balance)
+            focus = Focus(c.focus_share, c.focus_sigma, c.focus_width)
+            return Normalised(energy, schedule, weights, focus, recovery, differentiated)
+        kind = Marginal if c.objective == "marginal" else Recovery
         return kind(energy, schedule, sampler, differentiated=differentiated)
 
     return make
@@ -121,16 +153,24 @@ def build_task(config: Config, data: DataSource, network: nn.Module | None = Non
     schedule = build_schedule(config)
     energy = build_energy(config, schedule, data.event_shape, network)
     training, generation = build_samplers(config, schedule)
+    if isinstance(energy, LevelEnergy):
+        energy.energy.start_at(_some(data, config.training.seed), config.network.atoms)  # type: ignore[union-attr]
     if init_from is not None:
         template = {**energy.state_dict(), "step_size": training.steps(torch.arange(schedule.num_levels))}
         found = {name.removeprefix("energy."): tensor for name, tensor in init_from.to("cpu").tensors().items()}
         match({name: found[name] for name in found if name not in ("shift", "scale")}, template, "init_from")
         energy.load_state_dict({name: found[name] for name in energy.state_dict()})
         training = training.with_steps(found["step_size"])
-    make, sampler = build_objective(config.objective), config.sampler
+    make, sampler = build_objective(config), config.sampler
     metadata = {"name": config.data, "config": to_dict(config)}
     target = sampler.target_acceptance
     return Task(energy, schedule, training, generation, make, data, config.training, target, sampler.denoise, metadata)
+
+
+def _some(data: DataSource, seed: int) -> Tensor:
+    """Training data ``[N, ...]``, enough to know their moments by."""
+    num = max(1000, min(50_000, FEW_NUMBERS // math.prod(data.event_shape)))
+    return data.sample(Noise(seed, torch.arange(num), Stream.MOMENTS))
 
 
 def build_model(config: Config, checkpoint: Checkpoint, network: nn.Module | None = None) -> Model:
@@ -166,6 +206,14 @@ def config_of(model: Model) -> Config:
     if "config" not in model.metadata:
         raise UserError("model: was not trained from a configuration; give its data and settings yourself")
     return from_dict(model.metadata["config"])
+
+
+def measurable_data(model: Model, reporter: Reporter | None = None) -> Measurable:
+    """The data that a model was trained on, not augmented, and dequantised if they would have no density otherwise."""
+    images = config_of(model).images
+    images = replace(images, flip=False, dequantise=images.dequantise or must_dequantise(model))
+    data = open_model_data(model, images, reporter)
+    return Measurable(data, images.dequantise and data.cell > 0)
 
 
 def open_model_data(model: Model, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource:

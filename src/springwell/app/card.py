@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from springwell.app.build import config_of
 from springwell.app.config import Config, difference
 from springwell.app.presets import PRESETS
 from springwell.evaluation.metrics import metric_lines
@@ -45,24 +46,18 @@ def card(model: Model, name: str | None = None, evaluation: dict[str, Any] | Non
         evaluation: What ``springwell evaluate`` measured.
         notes: What was found and tried, in Markdown.
     """
-    config = model.config
-    parameters = sum(p.numel() for p in model.energy.parameters())
+    from huggingface_hub import ModelCard, ModelCardData
+
+    config = config_of(model)
+    parameters = sum(tensor.numel() for name, tensor in model.tensors().items() if name.startswith("energy."))
     sampler = config.sampler
     chains = f"K = {sampler.num_steps} steps of {sampler.kernel}" if sampler.num_steps else "no chains (K = 0)"
     lines = [
-        "---",
-        "library_name: springwell",
-        "license: mit",
-        "tags:",
-        "- energy-based-model",
-        "- diffusion-recovery-likelihood",
-        "---",
-        "",
         f"# {name or f'A springwell model of {config.data}'}",
         "",
         f"An energy-based model of `{config.data}` (shape {list(model.event_shape)}) by diffusion recovery likelihood: "
         f"T = {model.schedule.num_levels} levels, {parameters:,} parameters, {model.iteration:,} iterations of batch "
-        f"{config.training.batch}, objective {config.objective}, {chains}.",
+        f"{config.training.batch}, objective {config.objective.objective}, {chains}.",
         "",
         "```python",
         "import springwell as sw",
@@ -88,9 +83,13 @@ def card(model: Model, name: str | None = None, evaluation: dict[str, Any] | Non
             lines += ["", f"By Inception, against {quality['reference']}, seed {quality['seed']}:", "", "```", *found, "```"]
     if notes:
         lines += ["", notes.strip()]
-    data = DATA_NOTES.get(config.data)
-    lines += ["", f"Licence: the weights are under the MIT licence. {f'Trained on {data}.' if data else ''}".rstrip()]
-    return "\n".join(lines) + "\n"
+    if data := DATA_NOTES.get(config.data):
+        lines += ["", f"Trained on {data}."]
+    header = ModelCardData(
+        library_name="springwell", license="mit", tags=["energy-based-model", "diffusion-recovery-likelihood"]
+    )
+    text = "\n".join(lines)
+    return str(ModelCard(f"---\n{header.to_yaml()}\n---\n\n{text}\n"))
 
 
 def write_card(model: Model, folder: Path) -> None:

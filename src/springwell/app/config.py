@@ -12,19 +12,19 @@ import dataclasses
 import difflib
 import typing
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from springwell.data.options import ImageOptions
 from springwell.errors import UserError
+from springwell.training.options import TrainingOptions
 
 STEPS_PER_JUMP = 5
 
 T = TypeVar("T")
-# More iterations than anybody has; streams of noise are numbered beyond it.
-Count = Annotated[int, Meta(ge=1, le=10**9)]
-CountOrZero = Annotated[int, Meta(ge=0, le=10**9)]
 Levels = Annotated[int, Meta(ge=1, le=100_000)]
 Steps = Annotated[int, Meta(ge=0, le=100_000)]
 Proposals = Annotated[int, Meta(ge=0, le=1000)]
@@ -32,6 +32,7 @@ Size = Annotated[int, Meta(ge=1, le=100_000)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
 LogRatio = Annotated[float, Meta(ge=-1000, le=1000)]
 Acceptance = Annotated[float, Meta(gt=0, lt=1)]
+Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,19 @@ class MarginalConfig(_Schedule):
 
 
 @dataclass(frozen=True)
+class _Known:
+    network: str = ""
+    """The kind of network: mlp or residual-mlp for vectors; resnet, unet or residual-unet for images."""
+    atoms: tuple[tuple[float, float], ...] = ()
+    """Ranges of values that many coordinates take, such as the black of a background: -1 -1. The energy starts with them."""
+    output_scale: ClassVar[str] = "none"
+    base_precision: ClassVar[float] = 0.0
+
+
+@dataclass(frozen=True)
 class _Network:
     network: str = ""
-    """The kind of network: mlp for vectors, resnet or unet for images."""
-    width: Size = 128
-    """Hidden units per layer; for images, channels of the first level."""
+    """The kind of network: mlp or residual-mlp for vectors; resnet, unet or residual-unet for images."""
     base_precision: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
     """Precision of the Gaussian base term -precision |y|^2 / 2 added to f. It keeps f integrable."""
     output_scale: Literal["step", "learned", "variance", "none"] = "learned"
@@ -114,6 +123,8 @@ class MLPConfig(_Network):
     """The energy network f(y, t): Fourier features and a residual multilayer perceptron, for vectors of any dimension."""
 
     network: Literal["mlp"] = "mlp"
+    width: Size = 128
+    """Hidden units per layer."""
     depth: Annotated[int, Meta(ge=1, le=1000)] = 2
     """Number of hidden layers."""
     num_features: Size = 64
@@ -124,6 +135,8 @@ class MLPConfig(_Network):
 
 @dataclass(frozen=True)
 class _ImageNetwork(_Network):
+    width: Size = 128
+    """Channels of the first level."""
     multipliers: Annotated[tuple[Annotated[int, Meta(ge=1, le=100)], ...], Meta(min_length=1)] = (1, 2, 2, 2)
     """Channels of each level, as multiples of the width. The image is halved between levels."""
     num_blocks: Annotated[int, Meta(ge=1, le=100)] = 2
@@ -151,13 +164,53 @@ class UNetConfig(_ImageNetwork):
 
 
 @dataclass(frozen=True)
+class ResidualMLPConfig(_Known):
+    """The energy network f(y, t): the squared residual of a denoiser of vectors, for the normalised objective."""
+
+    network: Literal["residual-mlp"] = "residual-mlp"
+    width: Size = 256
+    """Hidden units per layer."""
+    depth: Annotated[int, Meta(ge=1, le=1000)] = 3
+    """Number of residual blocks."""
+    num_features: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Number of random frequencies, which sharp edges in few dimensions need. 0: none."""
+    bandwidths: Annotated[tuple[Annotated[float, Meta(gt=0, le=1e6)], ...], Meta(min_length=1)] = (1.5, 5.0)
+    """Standard deviations of the random frequencies, in equal shares."""
+
+
+@dataclass(frozen=True)
+class ResidualUNetConfig(_Known):
+    """The energy network f(y, t): the squared residual of a denoising U-Net, for the normalised objective."""
+
+    network: Literal["residual-unet"] = "residual-unet"
+    width: Size = 32
+    """Channels of the first level."""
+    multipliers: Annotated[tuple[Annotated[int, Meta(ge=1, le=100)], ...], Meta(min_length=1)] = (1, 2)
+    """Channels of each level, as multiples of the width. The image is halved between levels."""
+    num_blocks: Annotated[int, Meta(ge=1, le=100)] = 1
+    """Residual blocks per level, on the way down and on the way up."""
+    unshuffle: Annotated[int, Meta(ge=1, le=16)] = 1
+    """Side of the pixel blocks that are folded into channels before the first level. 1: none."""
+    dense_units: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Units of a map from every position of the lowest level to every other. 0: none."""
+
+
+@dataclass(frozen=True)
+class OwnConfig(_Network):
+    """The energy network f(y, t): a module of the caller's own, which only Python can give."""
+
+    network: Literal["own"] = "own"
+
+
+@dataclass(frozen=True)
 class GuessConfig:
     """Sampling without chains: every level takes one draw from a normal approximation of the conditional (K = 0)."""
 
     kernel: Literal["none"] = "none"
     """The kind of chains: none, langevin, mala or hmc."""
-    chain_start: Literal["noisy", "denoised"] = "noisy"
-    """The approximation. noisy: the paper's. denoised: the damped one, which does not overshoot on wide hops."""
+    chain_start: Literal["noisy", "denoised", "ancestral"] = "noisy"
+    """The approximation. noisy: the paper's. denoised: the damped one, which does not overshoot on wide hops. ancestral: from
+    the score of the noisier level, which suits energies that are log-densities."""
     denoise: bool = False
     """Take the initial noise off generated samples by one step to the posterior mean."""
     num_steps: ClassVar[int] = 0
@@ -228,72 +281,59 @@ class HMCConfig(_Chains):
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
-    """Optimisation."""
+class RecoveryConfig:
+    """The objective: recovery likelihood, the paper's."""
 
-    iterations: Count = 2500
-    """Optimiser steps."""
-    batch: Annotated[int, Meta(ge=1, le=10_000_000)] = 512
-    """Samples per step, over all processes together."""
-    lr: Annotated[float, Meta(gt=0, le=1)] = 1e-2
-    """Learning rate of Adam after warm-up."""
-    lr_decay: Literal["constant", "cosine"] = "cosine"
-    """Learning rate after warm-up: constant, or falling to 0 along a half cosine."""
-    beta1: Share = 0.9
-    """Adam's beta_1."""
-    beta2: Share = 0.99
-    """Adam's beta_2."""
-    warmup: CountOrZero = 100
-    """Iterations over which the learning rate rises from 0."""
-    clip: Annotated[float, Meta(gt=0, le=1e9)] | None = 20.0
-    """Clip the gradient's norm at this value. None: do not clip."""
-    weight_decay: Annotated[float, Meta(ge=0)] = 0.0
-    """Share of every matrix and filter that is taken off per step, times the learning rate. It steadies a unet, which has no
-    spectral norms."""
-    ema: Share = 0.995
-    """Decay of the exponential moving average of the weights, which is the model that is sampled and measured."""
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    """Everything random follows from it."""
-    log_every: Count = 50
-    """Iterations between lines of metrics.jsonl."""
-    checkpoint_every: Count = 500
-    """Iterations between checkpoints."""
-    preview_every: CountOrZero = 1000
-    """Iterations between preview pictures. 0: none."""
-    fid_every: CountOrZero = 0
-    """Iterations between measurements of the FID, of images; they go to fid.jsonl. 0: none."""
-    fid_samples: Annotated[int, Meta(ge=20, le=1_000_000)] = 2500
-    """Samples for each of them, the paper's number: too few for a FID to be quoted, enough for a curve."""
-    keep: Count = 2
-    """Number of checkpoints kept."""
-    on_divergence: Literal["stop", "rollback"] = "rollback"
-    """What to do when training diverges. rollback: return to the last good checkpoint, halve the learning rate and draw other
-    noise, three times at most; stop: stop at once. Checkpoints are never overwritten by a diverged state."""
-    accumulate: Count = 1
-    """Parts into which a batch is divided to save memory; gradients are summed before each optimiser step."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Of the network's convolutions and products. The energy head, springs and log-densities are always float32."""
-    compile: bool = False
-    """Compile the network with torch.compile."""
-    tensorboard: bool = False
-    """Also write TensorBoard events (needs the tensorboard extra)."""
+    objective: Literal["recovery"] = "recovery"
+    """The kind of objective: recovery, dsm, marginal or normalised."""
 
 
 @dataclass(frozen=True)
-class ImageConfig:
-    """How images are read."""
+class DSMConfig:
+    """The objective: denoising score matching of the explicit energy."""
 
-    image_size: Annotated[int, Meta(ge=1, le=4096)] | None = None
-    """Crop to a square and resize to this size. Default: what the data set is published with (64 for celeba and lsun)."""
-    flip: bool = False
-    """Mirror every training image with probability 1/2."""
-    dequantise: bool = False
-    """Spread every grey value evenly over its cell (1/256 of the range; 1/17 for digits), so that images have a density."""
-    data_root: str | None = None
-    """Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data."""
+    objective: Literal["dsm"] = "dsm"
+    dsm_target: Literal["posterior", "sample"] = "posterior"
+    """What the score is matched to. posterior: E[y_t | x, x_{t+1}], which has less noise. sample: y_t, as in the paper."""
+
+
+@dataclass(frozen=True)
+class MarginalObjectiveConfig:
+    """The objective: maximum likelihood of one energy without spring."""
+
+    objective: Literal["marginal"] = "marginal"
+
+
+@dataclass(frozen=True)
+class NormalisedConfig:
+    """The objective: both derivatives of the log-density, so that the energy knows its normaliser."""
+
+    objective: Literal["normalised"] = "normalised"
+    noise_weight: Weight = 1.0
+    """Weight of the derivatives along the noise of every coordinate; the score's is 1."""
+    total_weight: Weight = 0.01
+    """Weight of the derivative along the noise of all coordinates together."""
+    classifier_weight: Weight = 0.0
+    """Weight of a classifier between noise levels, an alternative to the derivatives along the noise."""
+    recovery_weight: Weight = 0.0
+    """Weight of recovery likelihood, whose chains lower f where no data are."""
+    balance: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """Weigh each level by (its mean error)^-balance. 0: not at all."""
+    focus_share: Share = 0.0
+    """Share of the batch whose noise is log-normal around the focus; the rest is spread evenly over the levels."""
+    focus_sigma: Annotated[float, Meta(gt=0, le=1e3)] = 0.3
+    """The noise that the focus is at, in units of the standardised data."""
+    focus_width: Annotated[float, Meta(gt=0, le=10)] = 1.0
+    """Width of the focus, in units of log sigma."""
 
 
 SECTIONS: dict[str, dict[str, type]] = {
+    "objective": {
+        "recovery": RecoveryConfig,
+        "dsm": DSMConfig,
+        "marginal": MarginalObjectiveConfig,
+        "normalised": NormalisedConfig,
+    },
     "schedule": {
         "t6": T6Config,
         "linear": LinearConfig,
@@ -301,13 +341,25 @@ SECTIONS: dict[str, dict[str, type]] = {
         "sigmas": SigmasConfig,
         "marginal": MarginalConfig,
     },
-    "network": {"mlp": MLPConfig, "resnet": ResNetConfig, "unet": UNetConfig},
+    "network": {
+        "mlp": MLPConfig,
+        "resnet": ResNetConfig,
+        "unet": UNetConfig,
+        "residual-mlp": ResidualMLPConfig,
+        "residual-unet": ResidualUNetConfig,
+        "own": OwnConfig,
+    },
     "sampler": {"none": GuessConfig, "langevin": LangevinConfig, "mala": MALAConfig, "hmc": HMCConfig},
-    "training": {"": TrainingConfig},
-    "images": {"": ImageConfig},
+    "training": {"": TrainingOptions},
+    "images": {"": ImageOptions},
 }
+# Kinds of data that are named by a path.
+PATH_KINDS = ("npy", "folder", "zip", "npz", "prepared")
 # The field that names a section's kind.
-KIND_FIELDS = {"schedule": "schedule", "network": "network", "sampler": "kernel"}
+KIND_FIELDS = {"objective": "objective", "schedule": "schedule", "network": "network", "sampler": "kernel"}
+
+
+Network = MLPConfig | ResNetConfig | UNetConfig | ResidualMLPConfig | ResidualUNetConfig | OwnConfig
 
 
 @dataclass(frozen=True)
@@ -315,28 +367,35 @@ class _Task:
     data: str = "checkerboard"
     """A toy data set by name, npy:PATH for an array [N, D], or images: digits, mnist, fashion-mnist, cifar10, celeba,
     lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH, hf:NAME, prepared:PATH."""
-    objective: Literal["recovery", "dsm", "marginal"] = "recovery"
-    """recovery: the paper's; dsm: denoising score matching of the explicit energy; marginal: one EBM without spring."""
 
 
 @dataclass(frozen=True)
 class Config(_Task):
     """Everything that defines a run."""
 
+    objective: RecoveryConfig | DSMConfig | MarginalObjectiveConfig | NormalisedConfig = field(default_factory=RecoveryConfig)
     schedule: T6Config | LinearConfig | LogSNRConfig | SigmasConfig | MarginalConfig = field(default_factory=SigmasConfig)
-    network: MLPConfig | ResNetConfig | UNetConfig = field(default_factory=MLPConfig)
+    network: MLPConfig | ResNetConfig | UNetConfig | ResidualMLPConfig | ResidualUNetConfig | OwnConfig = field(
+        default_factory=MLPConfig
+    )
     sampler: GuessConfig | LangevinConfig | MALAConfig | HMCConfig = field(default_factory=MALAConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    images: ImageConfig = field(default_factory=ImageConfig)
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+    images: ImageOptions = field(default_factory=ImageOptions)
 
     def validate(self) -> None:
         """Raises UserError for the first value that cannot work."""
-        _convert({"data": self.data, "objective": self.objective}, _Task)
+        _convert({"data": self.data}, _Task)
         for name in SECTIONS:
             section = getattr(self, name)
             _convert(dataclasses.asdict(section), type(section))
         _check_training(self)
+        _check_normalised(self)
         _check_springs(self)
+
+    @property
+    def of_vectors(self) -> bool:
+        """Whether the network takes vectors and nothing else."""
+        return self.network.network in ("mlp", "residual-mlp")
 
     @property
     def effective_sample_steps(self) -> int:
@@ -359,7 +418,7 @@ class Config(_Task):
         Evaluations of f without gradient, which jumps need, are counted as if they had one.
         """
         sampler = self.sampler
-        if self.objective == "dsm" or sampler.num_steps == 0:
+        if self.objective.objective in ("dsm", "normalised") or sampler.num_steps == 0:
             return 2
         jumps = -(-sampler.num_steps // STEPS_PER_JUMP) if sampler.jump_proposals else 0
         chain = sampler.num_steps * sampler.num_leapfrog
@@ -369,27 +428,41 @@ class Config(_Task):
 
 
 def _check_training(config: Config) -> None:
-    training, vectors, width = config.training, config.network.network == "mlp", config.network.width
+    training, vectors, width = config.training, config.of_vectors, getattr(config.network, "width", 4)
     if not vectors and (width < 4 or width % 2):
         raise UserError(f"width={width}: the level embedding needs an even number; use at least 4")
     if training.weight_decay >= 1 / training.lr:
         raise UserError(f"weight_decay={training.weight_decay}: out of range; use a value from 0 to 1 / lr")
     if training.accumulate > training.batch:
         raise UserError(f"accumulate={training.accumulate}: out of range; use 1 ... the batch, {training.batch}")
-    if vectors and config.images != ImageConfig():
-        raise UserError(f"network='mlp': takes vectors, but the config says how images are read ({config.images})")
+    if vectors and config.images != ImageOptions():
+        raise UserError(
+            f"network={config.network.network!r}: takes vectors, but the config says how images are read ({config.images})"
+        )
     if vectors and training.fid_every:
         raise UserError(f"fid_every={training.fid_every}: for images; leave it out")
-    if vectors and (training.compile or training.precision != "fp32"):
+    plain = config.network.network in ("resnet", "unet", "own")
+    if not plain and (training.compile or training.precision != "fp32"):
         option = "compile=True" if training.compile else f"precision={training.precision!r}"
-        raise UserError(f"{option}: for network='resnet' or network='unet'; leave it out for an mlp")
-    if training.compile and config.objective == "dsm":
-        raise UserError("compile=True: torch.compile cannot differentiate twice, as objective='dsm' does; leave it out")
+        raise UserError(f"{option}: for network='resnet' or network='unet'; leave it out")
+    if training.compile and (name := config.objective.objective) in ("dsm", "normalised"):
+        raise UserError(f"compile=True: torch.compile cannot differentiate twice, as objective={name!r} does; leave it out")
+
+
+def _check_normalised(config: Config) -> None:
+    """Energies that know their noise go with the objective that teaches it."""
+    objective, network = config.objective.objective, config.network.network
+    if (objective == "normalised") != network.startswith("residual"):
+        use = "network='residual-mlp' or network='residual-unet'"
+        what = f"objective={objective!r}: does not go with network={network!r}"
+        raise UserError(f"{what}; use {use} with objective='normalised', and only with it")
+    if objective == "normalised" and config.schedule.schedule not in ("log-snr", "sigmas"):
+        raise UserError(f"schedule={config.schedule.schedule!r}: has no initial noise, which a density needs; use log-snr")
 
 
 def _check_springs(config: Config) -> None:
     """Objectives and starts that need a spring at every level, or none at all."""
-    objective, schedule, sampler = config.objective, config.schedule, config.sampler
+    objective, schedule, sampler = config.objective.objective, config.schedule, config.sampler
     if objective == "marginal" and schedule.schedule != "marginal":
         raise UserError(f"objective='marginal': has no spring, but schedule={schedule.schedule!r} has; use schedule='marginal'")
     if objective == "marginal" and sampler.num_steps == 0:
@@ -427,7 +500,8 @@ def with_fields(config: Config, **values: Any) -> Config:
 
 def _of_kind(config: Config, section: str, kind: Any) -> Config:
     if kind not in SECTIONS[section]:
-        raise UserError(f"{KIND_FIELDS[section]}={kind!r}: unknown; choose {', '.join(SECTIONS[section])}")
+        near = did_you_mean(str(kind), SECTIONS[section])
+        raise UserError(f"{KIND_FIELDS[section]}={kind!r}: unknown{near or '; choose ' + ', '.join(SECTIONS[section])}")
     cls, old = SECTIONS[section][kind], getattr(config, section)
     if type(old) is cls:
         return config
@@ -438,7 +512,7 @@ def _of_kind(config: Config, section: str, kind: Any) -> Config:
 
 def _section_of(config: Config, name: str) -> str:
     """The section that has the field ``name``; empty for a field of the config itself."""
-    if name in ("data", "objective"):
+    if name == "data":
         return ""
     for section, kinds in SECTIONS.items():
         names = [kind for kind, cls in kinds.items() if name in {f.name for f in fields(cls)}]
@@ -446,12 +520,17 @@ def _section_of(config: Config, name: str) -> str:
             return section
         if names:
             wanted = " or ".join(f"{KIND_FIELDS[section]}={kind!r}" for kind in names)
-            raise UserError(f"{name}: belongs to {wanted}; this config has {KIND_FIELDS[section]}={_kind(config, section)!r}")
+            kind = getattr(getattr(config, section), KIND_FIELDS[section])
+            raise UserError(f"{name}: belongs to {wanted}, not to {KIND_FIELDS[section]}={kind!r}")
     raise UserError(f"{name}: unknown field{did_you_mean(name, flat(config))}")
 
 
-def _kind(config: Config, section: str) -> str:
-    return str(getattr(getattr(config, section), KIND_FIELDS[section]))
+def with_absolute_paths(config: Config) -> Config:
+    """``config`` with its data, and where data are looked for, by absolute path, so that a run is used from any folder."""
+    kind, colon, path = config.data.partition(":")
+    data = f"{kind}:{Path(path).expanduser().absolute()}" if colon and kind in PATH_KINDS else config.data
+    root = config.images.data_root and str(Path(config.images.data_root).expanduser().absolute())
+    return dataclasses.replace(config, data=data, images=dataclasses.replace(config.images, data_root=root))
 
 
 def did_you_mean(name: str, known: Any) -> str:
@@ -463,7 +542,7 @@ def did_you_mean(name: str, known: Any) -> str:
 def to_dict(config: Config) -> dict[str, Any]:
     """The config as JSON has it; of vectors without the section on images."""
     values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
-    return {name: value for name, value in values.items() if name != "images" or config.network.network != "mlp"}
+    return {name: value for name, value in values.items() if name != "images" or not config.of_vectors}
 
 
 def flat(config: Config) -> dict[str, Any]:

@@ -13,14 +13,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from springwell.app.config import with_fields
+from springwell.app.api import save
+from springwell.app.build import build_energy, build_samplers, build_schedule
+from springwell.app.config import to_dict, with_fields
 from springwell.app.presets import preset
 from springwell.energy import EnergyResNet
 from springwell.errors import UserError
-from springwell.model import Model, build_energy, build_schedule, initial_step_size
-from springwell.store.run import save_folder
+from springwell.model import Model
 
 PRESETS_BY_LEVELS = {4: "cifar10-t6", 5: "celeba-t6", 6: "lsun-church128-t6"}
 ITERATION = "i_iter_var/.ATTRIBUTES/VARIABLE_VALUE"
@@ -86,10 +85,11 @@ def official_model(arrays: dict[str, Any], iteration: int = 0, name: str | None 
     shape = (arrays["conv_in.W"].shape[2], *[config.images.image_size or 32] * 2)
     schedule = build_schedule(config)
     energy = build_energy(config, schedule, shape)
-    energy.network.load_state_dict(network.state_dict())
-    return Model(
-        config, schedule, energy, initial_step_size(config, schedule), torch.zeros(shape), torch.ones(shape), iteration
-    )
+    energy.load_state_dict({f"network.{name}": tensor for name, tensor in network.state_dict().items()})
+    _, generation = build_samplers(config, schedule)
+    model = Model(energy, schedule, generation, event_shape=shape, denoise=config.sampler.denoise)
+    model.iteration, model.metadata = iteration, {"name": config.data, "config": to_dict(config)}
+    return model
 
 
 def convert(checkpoint: Path, out: Path, name: str | None = None) -> Model:
@@ -118,5 +118,5 @@ def convert(checkpoint: Path, out: Path, name: str | None = None) -> Model:
         raise UserError(f"{checkpoint}: {error}") from None
     iteration = int(reader.get_tensor(ITERATION)) if ITERATION in names else 0
     model = official_model({ours: reader.get_tensor(theirs) for ours, theirs in mapped.items()}, iteration, name)
-    save_folder(model, out)
+    save(model, out)
     return model

@@ -5,7 +5,8 @@ A multiplication with its addition counts as two operations; elementwise operati
 
     chain    K gradients with respect to y: each a forward pass and a backward pass to the input
     loss     forward and backward pass, to the weights, of positives and negatives together
-    memory   weights, gradients, Adam's moments and the moving average, plus what the loss keeps for its backward pass
+    memory   weights, gradients, Adam's moments and the moving average, plus the larger of two: what the loss keeps for its
+             backward pass, and what f of all proposals of a jump needs; on a CPU also what Python and torch take themselves
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import time
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from springwell.app.build import build_energy, build_schedule
 from springwell.app.config import Config
-from springwell.conditional import gradient
 from springwell.devices import kept_tensors
-from springwell.energy import ScaledEnergy, at_level
-from springwell.model import build_energy, build_schedule
+from springwell.energy import at_level
+from springwell.samplers import gradient
 
+# What Python, torch and the other libraries take on a CPU.
+BASE_MEMORY = 320 * 2**20
 _KNOWN_SHAPES = {"digits": (1, 8), "mnist": (1, 28), "fashion-mnist": (1, 28), "cifar10": (3, 32), "celeba": (3, 64)}
 
 
@@ -70,22 +73,33 @@ def estimate(config: Config) -> Cost:
     with FlopCounterMode(display=False) as chain:
         gradient(at_level(energy, t), y)
     with FlopCounterMode(display=False) as loss:
-        kept = _loss(energy, y, t)
+        _loss(energy, y, t)
     evaluations = config.gradient_evaluations() - 1
-    if config.objective == "dsm":
+    if config.objective.objective in ("dsm", "normalised"):
         # Differentiating a gradient costs twice what the gradient did, and keeps as much as positives and negatives do.
         per_sample = 3 * chain.get_total_flops()
     else:
         per_sample = loss.get_total_flops() + evaluations * chain.get_total_flops()
-    held = config.training.batch // config.training.accumulate
-    memory = 4 * (5 * parameters + math.prod(shape) * held * 8) + kept * held
+    memory = BASE_MEMORY + 5 * 4 * parameters + _batch_memory(config, energy, y, t)
     return Cost(shape, parameters, chain.get_total_flops(), per_sample * config.training.batch, memory)
 
 
-def _loss(energy: ScaledEnergy, y: Tensor, t: Tensor) -> int:
-    """Runs the loss of one positive and one negative, and returns the bytes that it keeps for its backward pass."""
+def _loss(energy: nn.Module, y: Tensor, t: Tensor) -> list[int]:
+    """Runs the loss of a positive and a negative for each row of y; returns the sizes of what it keeps, in bytes, by size."""
     kept = kept_tensors(lambda: energy(torch.cat([y, y]), torch.cat([t, t])).sum().backward())
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept if tensor.ndim == 4 and len(tensor) == 2)
+    return sorted(tensor.untyped_storage().nbytes() for tensor in kept)
+
+
+def _batch_memory(config: Config, energy: nn.Module, y: Tensor, t: Tensor) -> int:
+    """Bytes that grow with the batch: everything that two rows of y need beyond what one row needs."""
+    one, two = (_loss(energy, y.expand(n, *y.shape[1:]), t.expand(n)) for n in (1, 2))
+    held = -(-config.training.batch // config.training.accumulate)
+    # The largest layer's values of one row; a pair has two.
+    row = max(b - a for a, b in zip(one, two, strict=True)) // 2
+    loss = sum(two) - sum(one) + 2 * row
+    jumps = 3 * row * (config.sampler.jump_proposals + 1) if config.sampler.jump_proposals else 0
+    # Half as much again for gradients and passing values, by measurements of processes (tests/test_presets.py).
+    return 3 * held * (max(loss, jumps) + 8 * 4 * math.prod(y.shape[1:])) // 2
 
 
 def seconds_per_iteration(config: Config, cost: Cost, device: str) -> tuple[float, str]:

@@ -16,18 +16,18 @@ from typing import Literal, NamedTuple
 import torch
 
 import springwell
-from springwell.app.config import ImageConfig
+from springwell.app.api import load_folder
 from springwell.data.images import image_shape
+from springwell.data.options import ImageOptions
 from springwell.errors import UserError
 from springwell.evaluation.toy import divergences
 from springwell.evaluation.weights import cache_folder, find_weights
 from springwell.generate import progressive
-from springwell.level import Chains
+from springwell.level import LevelSampler
 from springwell.noise import Noise
 from springwell.samplers import mala
 from springwell.schedule import NoiseSchedule
 from springwell.store import zoo
-from springwell.store.run import load_folder
 
 PACKAGES = ("torch", "numpy", "accelerate", "safetensors", "huggingface_hub", "scikit-learn")
 EXTRAS = {"torchmetrics": "evaluate", "datasets": "hf", "lmdb": "lsun", "tensorboard": "tensorboard"}
@@ -59,7 +59,7 @@ def examine(device: str, data_root: str | None = None) -> Iterator[Check]:
     yield Check("determinism", "ok", f"torch's deterministic algorithms {strict}, TF32 {'allowed' if tf32 else 'off'}")
     yield _try("float64", partial(_float64, device))
     for name in DATA:
-        yield _try(name, partial(_data, name, ImageConfig(data_root=data_root)))
+        yield _try(name, partial(_data, name, ImageOptions(data_root=data_root)))
     yield _inception()
     for name, folder in (("this folder", Path()), ("cache", cache_folder())):
         yield _try(name, partial(_writes, folder))
@@ -89,7 +89,7 @@ def _float64(device: str) -> str:
     return f"as it should be on {device}"
 
 
-def _data(name: str, images: ImageConfig) -> str:
+def _data(name: str, images: ImageOptions) -> str:
     try:
         shape = image_shape(name, images)
     except UserError as error:
@@ -127,9 +127,9 @@ def _sampling(device: str) -> str:
     """The whole ladder with the exact energies of data N(0, I): samples have mean 0 and variance 1."""
     schedule = NoiseSchedule.log_snr(10, high=7, low=-5).to(device)
     variance = (schedule.scale**2).float()
-    chains = Chains(mala, 40, 0.7 * schedule.sigma[1:].float())
+    sampler = LevelSampler(mala(), 40, 0.7 * schedule.sigma[1:].float())
     noise = Noise(0, torch.arange(SAMPLES, device=device))
-    *_, last = progressive(lambda y, t: -y.square().sum(-1) / (2 * variance[t]), schedule, chains, (2,), noise)
+    *_, last = progressive(lambda y, t: -y.square().sum(-1) / (2 * variance[t]), schedule, sampler, (2,), noise)
     x = last.x.double().flatten()
     for what, value, wanted, error in (
         ("mean", float(x.mean()), 0.0, 1 / math.sqrt(len(x))),

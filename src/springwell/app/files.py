@@ -1,13 +1,12 @@
 """Images from files, and results as files: a folder in which an interrupted command goes on.
 
-A source of images is a file, a folder, or a data set with its split, such as mnist@test. Every image has a number, its position
-in the folder or data set, on which its samples depend.
+A source of images is what :mod:`springwell.data.spec` describes: a file, a folder, mnist@test. Every image has a number, its
+position in the folder or data set, on which its samples depend.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import warnings
 from collections import Counter
@@ -20,16 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.app.config import ImageConfig
-from springwell.app.writing import begin_folder
 from springwell.data import collect
 from springwell.data.decode import Container, Rule, UnreadableError, decode, header_size
 from springwell.data.formats import UnusableDataError, first_line
+from springwell.data.options import ImageOptions
+from springwell.data.spec import parse_source
 from springwell.errors import InterruptionError, UserError
 from springwell.evaluation.sources import FEWEST, open_source
 from springwell.model import Model
 from springwell.progress import Reporter
-from springwell.store.files import read_json, write_atomically
+from springwell.store.parts import Results
 
 
 @dataclass(frozen=True)
@@ -116,30 +115,17 @@ def read_images(
         shape: (C, H, W) that images must have.
         resize: Whether to bring them to it.
         limit: Only so many of the first.
-        reporter: Is told of long work.
+        reporter: Receives updates of long work.
         out: Where results go; a folder below the source is no part of it.
     """
-    path = Path(source).expanduser()
-    if path.is_dir():
-        try:
-            names = [name for name, _ in collect.listing(path)]
-        except UnusableDataError as error:
-            raise UserError(f"{source}: {error}") from None
-        if out is not None and path.resolve() in out.resolve().parents:
-            below = out.resolve().relative_to(path.resolve())
-            names = [name for name in names if below not in Path(name).parents]
-        names = names[:limit]
-        if not names:
-            raise UserError(f"{source}: holds no images (png, jpg, webp, gif, bmp, tif, ppm, jp2, avif)")
-        return [
-            _read(path / file, name, number, shape, resize)
-            for number, (file, name) in enumerate(zip(names, unique_names(names), strict=True))
-        ]
-    if path.exists() or "@" not in source:
-        if not path.exists():
+    spec = parse_source(source)
+    if spec.kind == "folder" and not spec.split:
+        return _read_folder(source, spec.path, shape, resize, limit, out)
+    if spec.kind in ("image", ""):
+        if not spec.kind:
             raise UserError(f"{source}: no such file; give an image, a folder, or a data set and its split as in mnist@test")
-        return [Image(path.stem, 0, read_image(path, shape, resize))]
-    config = ImageConfig(image_size=shape[1] if resize else None)
+        return [Image(spec.path.stem, 0, read_image(spec.path, shape, resize))]
+    config = ImageOptions(image_size=shape[1] if resize else None)
     try:
         images = open_source(source, max(limit or FEWEST, FEWEST), config, reporter)
     except UserError:
@@ -150,6 +136,25 @@ def read_images(
         raise UserError(f"{source}: has images of {found}; {wanted} are needed")
     rows = images.rows(0, min(limit or FEWEST, images.num))
     return [Image(f"{number:06d}", number, row) for number, row in enumerate(rows)]
+
+
+def _read_folder(
+    source: str, path: Path, shape: tuple[int, ...], resize: bool, limit: int | None, out: Path | None
+) -> list[Image]:
+    try:
+        names = [name for name, _ in collect.listing(path)]
+    except UnusableDataError as error:
+        raise UserError(f"{source}: {error}") from None
+    if out is not None and path.resolve() in out.resolve().parents:
+        below = out.resolve().relative_to(path.resolve())
+        names = [name for name in names if below not in Path(name).parents]
+    names = names[:limit]
+    if not names:
+        raise UserError(f"{source}: holds no images (png, jpg, webp, gif, bmp, tif, ppm, jp2, avif)")
+    return [
+        _read(path / file, name, number, shape, resize)
+        for number, (file, name) in enumerate(zip(names, unique_names(names), strict=True))
+    ]
 
 
 def _read(path: Path, name: str, number: int, shape: tuple[int, ...], resize: bool) -> Image:
@@ -194,7 +199,7 @@ def half_mask(side: str, shape: tuple[int, ...]) -> Tensor:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of results. Beside its settings, images.json has the digests of the images that the results are of.
+    """A folder of results for some images.
 
     Attributes:
         out: The folder.
@@ -221,14 +226,14 @@ class Folder:
             model: The model, by whose memory images are taken together.
             num: Samples of each.
             work: Writes the files of some images, of each NAME.png last, and tells of every level.
-            reporter: Is told of progress and of images that cannot be used.
+            reporter: Receives progress updates and warnings of images that cannot be used.
         """
         usable = [image for image in images if image.pixels is not None]
         if not usable:
             raise UserError(images[0].problem if len(images) == 1 else f"no image can be used (first: {images[0].problem})")
-        begin_folder(self.out, f"{self.command}.json", self.record, self.command)
-        self._forget_changed(usable)
-        left = [image for image in usable if not (self.out / f"{image.name}.png").exists()]
+        digests = {image.name: image.digest for image in usable}
+        names = set(Results(self.out, self.command, self.record).begin(digests))
+        left = [image for image in usable if image.name in names]
         if len(left) < len(usable):
             reporter.say(f"{self.out}: holds the results of {len(usable) - len(left)} images already")
         together, levels = max(1, model.automatic_batch() // num), model.schedule.num_levels + 1
@@ -241,14 +246,3 @@ class Folder:
         for image in images:
             if image.pixels is None:
                 reporter.warn(f"not done: {image.problem}")
-
-    def _forget_changed(self, images: Sequence[Image]) -> None:
-        """Removes the NAME.png of images that are not what they were, then notes what they are."""
-        path, digests = self.out / "images.json", {image.name: image.digest for image in images}
-        known = read_json(path) if path.exists() else {}
-        known = known if isinstance(known, dict) else {}
-        changed = [name for name, digest in digests.items() if known.get(name) != digest]
-        for name in changed:
-            (self.out / f"{name}.png").unlink(missing_ok=True)
-        if changed:
-            write_atomically(path, json.dumps(known | digests, indent=1) + "\n")

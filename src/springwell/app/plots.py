@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from springwell.data.pictures import Bytes, grid, save_png, to_bytes
-from springwell.data.source import open_data
-from springwell.data.toy import log_density
+from springwell.data.toy import TOY_DATA, log_density, toy_data
 from springwell.likelihood.bracket import Bracket
 from springwell.likelihood.quadrature import evaluate, plane_grid
 from springwell.model import Model
@@ -131,9 +130,7 @@ def largest(*values: Tensor) -> float:
 
 
 def data_log_density(data: str, a: float, sigma: float, limit: float = LIMIT) -> Tensor:
-    toy = open_data(data).toy
-    assert toy is not None
-    return log_density(toy, panel_grid(limit), a, sigma)
+    return log_density(toy_data(data), panel_grid(limit), a, sigma)
 
 
 def level_log_density(model: Model, t: int, limit: float = LIMIT) -> Tensor:
@@ -149,12 +146,13 @@ def level_log_density(model: Model, t: int, limit: float = LIMIT) -> Tensor:
 
 def report(model: Model, samples: Tensor, path: Path, title: str = "") -> Path:
     """Data, learned density and samples side by side (standardised coordinates)."""
-    toy = open_data(model.config.data).toy
+    name = model.metadata.get("name", "")
+    toy = toy_data(name) if name in TOY_DATA else None
     figure, axes = new_figure(1, 3 if toy is not None else 2, 2.6)
     panels = list(axes[0])
     if toy is not None:
         a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
-        draw_density(panels.pop(0), data_log_density(model.config.data, a, sigma), title=f"data (noise {sigma:.2g})")
+        draw_density(panels.pop(0), data_log_density(name, a, sigma), title=f"data (noise {sigma:.2g})")
     draw_density(panels[0], level_log_density(model, 0), title="learned density exp f(y, 0)")
     draw_points(panels[1], (samples - model.shift) / model.scale, title=f"{len(samples)} samples")
     if title:
@@ -330,7 +328,7 @@ def preview(model: Model, path: Path) -> None:
         save_png(grid(to_bytes(model.sample(PREVIEW_IMAGES, seed=0))), path)
         return
     samples = model.sample(1024, seed=0)
-    title = f"{model.config.data}, iteration {model.iteration}"
+    title = f"{model.metadata.get('name', '')}, iteration {model.iteration}"
     if model.event_shape == (2,):
         report(model, samples, path, title)
         return
@@ -340,9 +338,13 @@ def preview(model: Model, path: Path) -> None:
     save_figure(figure, path)
 
 
+_CHAINS = ("loss", "f_pos", "displacement", "acceptance", "step_size")
+_SCORES = ("loss", "score_error", "noise_error", "excess")
+
+
 def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dict[str, Any]] = ()) -> Path:
     """Per-level statistics over the iterations of a run, and the FID where it was ``measured``."""
-    names = ("loss", "f_pos", "displacement", "acceptance", "step_size")
+    names = _SCORES if metrics and "score_error" in metrics[-1] else _CHAINS
     counts = ("num_samples", "num_reference")
     fids = [line for line in measured if line.keys() >= {"iteration", "fid", *counts}]
     # FIDs of other counts are no points of the same curve.

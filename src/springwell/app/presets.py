@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from springwell.app.config import Config, MLPConfig, SigmasConfig, TrainingConfig, did_you_mean, with_fields
+from springwell.app.config import Config, MLPConfig, SigmasConfig, did_you_mean, with_fields
 from springwell.errors import UserError
+from springwell.training.options import TrainingOptions
 
 
 class Preset(NamedTuple):
@@ -33,7 +34,7 @@ _TOY = with_fields(
     Config(
         schedule=SigmasConfig(sigmas=(0.6, 0.7, 0.8, 0.95), initial_noise=0.05),
         network=MLPConfig(width=64, depth=3, num_features=128, bandwidths=(1.5, 8.0)),
-        training=TrainingConfig(iterations=2200),
+        training=TrainingOptions(iterations=2200),
     ),
     num_steps=5,
     sample_steps=30,
@@ -167,7 +168,7 @@ TABLE: dict[str, Preset] = {
     ),
     "cifar10-t1k": Preset(_T1K, "The paper's CIFAR-10, T = 1000 without chains."),
     "cifar10-t1k-dsm": Preset(
-        with_fields(_T1K, objective="dsm"), "The paper's ablation: T = 1000 by denoising score matching."
+        with_fields(_T1K, objective="dsm", dsm_target="sample"), "The paper's ablation: T = 1000 by denoising score matching."
     ),
     "digits-t6": Preset(
         _small(_T6, "digits", batch=64, iterations=2300, lr=1e-3, lr_decay="cosine", ema=0.99),
@@ -194,3 +195,14 @@ def preset(name: str) -> Config:
     if name not in PRESETS:
         raise UserError(f"preset '{name}': unknown{did_you_mean(name, PRESETS) or '; choose ' + ', '.join(PRESETS)}")
     return PRESETS[name]
+
+
+def recipe_for(event_shape: tuple[int, ...]) -> Config:
+    """The recipe for data of a shape, where nobody names one: vectors of length D, or images (C, H, W)."""
+    if len(event_shape) == 1:
+        # Jumps between modes pay in few dimensions alone.
+        return _TOY if event_shape[0] <= 3 else with_fields(_TOY, jump_proposals=0, sample_jump_proposals=None)
+    if len(event_shape) != 3:
+        raise UserError(f"data: have the shape {list(event_shape)} each; give vectors [N, D] or images [N, C, H, W]")
+    size = {1: "digits", 2: "mnist"}[1 if max(event_shape[1:]) <= 16 else 2]
+    return PRESETS[size]

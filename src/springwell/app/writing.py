@@ -10,7 +10,6 @@ a folder    000000.png, 000001.png, ...; an interrupted command goes on where it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,17 +24,18 @@ from springwell.data import pictures
 from springwell.devices import gathered, rank_and_world
 from springwell.errors import InterruptionError, UserError
 from springwell.generate import Sample
+from springwell.level import LevelSampler
 from springwell.model import Model
 from springwell.progress import Reporter
 from springwell.schedule import spread_levels
-from springwell.store.files import is_empty, read_json, write_atomically
+from springwell.store.files import write_atomically
+from springwell.store.parts import Results
 
 KINDS = (".npy", ".npz", ".png", ".gif", "")
 MAX_GRID = 10_000
 MAX_ROWS = 100
 COLUMNS = 12
 FRAMES = 60
-RECORD = "samples.json"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Drawing:
     Attributes:
         model: The model.
         name: What it is called.
-        reporter: Is told of progress.
+        reporter: Receives progress updates.
         num: How many samples; None for what suits the kind of file.
         seed: Sample i depends on (seed, i) alone.
         batch: Chains that run side by side; None for as many as fit.
@@ -61,6 +61,11 @@ class Drawing:
     batch: int | None = None
     steps: int | None = None
     noise_scale: float | None = None
+
+    @property
+    def sampler(self) -> LevelSampler:
+        """How every level is drawn."""
+        return self.model.level_sampler(self.steps, self.noise_scale)
 
     def batches(self, num: int, start: int = 0, levels: dict[int, Tensor] | None = None) -> Iterator[tuple[int, Tensor]]:
         """Yields the index of each batch's first sample and the batch; fills ``levels`` (t -> ``[num, ...]``) on the way.
@@ -82,7 +87,7 @@ class Drawing:
                 levels[sample.t][first : first + len(sample.x)] = sample.x.cpu()
 
         with self.reporter.bar("sampling (levels x samples)", num * height, done) as bar:
-            for x in self.model.sample_batches(num, self.seed, self.batch, self.steps, self.noise_scale, start, watch):
+            for x in self.model.sample_batches(num, self.seed, self.batch, start, self.sampler, watch):
                 yield first, x.cpu()
                 first += len(x)
 
@@ -95,7 +100,7 @@ class Drawing:
                 mine, stop = first + batch * rank, min(first + batch * (rank + 1), num)
                 x = torch.zeros(batch, *model.event_shape, device=model.device)
                 if mine < stop:
-                    parts = model.sample_batches(stop, self.seed, batch, self.steps, self.noise_scale, mine)
+                    parts = model.sample_batches(stop, self.seed, batch, mine, self.sampler)
                     x[: stop - mine] = torch.cat(list(parts))
                 end = min(first + batch * world, num)
                 # Only the last part of all is not full, so what is too much is at the end.
@@ -144,21 +149,6 @@ def save_arrays(out: Path, arrays: dict[str, Any]) -> None:
     write_atomically(out, lambda file: np.savez(file, **arrays))
 
 
-def begin_folder(out: Path, record_name: str, record: dict[str, Any], command: str) -> None:
-    """Makes a folder for what ``command`` writes with the settings ``record``; one that holds other things is refused."""
-    out.mkdir(exist_ok=True)
-    if (out / record_name).exists():
-        known = read_json(out / record_name)
-        for name, value in record.items():
-            if not isinstance(known, dict) or known.get(name) != value:
-                theirs = known.get(name) if isinstance(known, dict) else known
-                raise UserError(f"--out {out}: holds samples with {name} {theirs}, not {value}; choose another --out")
-    elif not is_empty(out, record_name):
-        raise UserError(f"--out {out}: is not empty and was not written by `springwell {command}`; choose another --out")
-    else:
-        write_atomically(out / record_name, json.dumps(record, indent=1) + "\n")
-
-
 def _write_folder(drawing: Drawing, num: int, out: Path) -> dict[str, Any]:
     main = rank_and_world()[0] == 0
     # The first process looks what is there, and the others wait for what it found.
@@ -175,16 +165,14 @@ def _write_folder(drawing: Drawing, num: int, out: Path) -> dict[str, Any]:
 
 def _begin_folder(drawing: Drawing, num: int, out: Path) -> int:
     """Makes the folder, or checks that it holds samples of the same kind; returns how many there are already."""
-    model, sampler = drawing.model, drawing.model.config.sampler
     record = {
         "run": drawing.name,
-        "iteration": model.iteration,
+        "iteration": drawing.model.iteration,
         "seed": drawing.seed,
-        "steps": model.config.effective_sample_steps if drawing.steps is None else drawing.steps,
-        "noise_scale": sampler.noise_scale if drawing.noise_scale is None else drawing.noise_scale,
+        "sampler": drawing.sampler.description(),
     }
-    begin_folder(out, RECORD, record, "sample")
-    start = next((i for i in range(num) if not (out / f"{i:06d}.png").exists()), num)
+    left = Results(out, "samples", record).begin({f"{i:06d}": "" for i in range(num)})
+    start = int(left[0]) if left else num
     if start:
         drawing.reporter.say(f"{out}: holds the first {start} samples already")
     return start

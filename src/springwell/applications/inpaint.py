@@ -104,7 +104,7 @@ def inpaint_levels(
     def chained(rest: Hidden, t: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
         """Chains of the hidden values alone."""
         m_next = x_next.flatten(1)[:, where]
-        start = guess(t, x_next) if sampler.start == "denoised" else m_next
+        start = guess(t, x_next) if sampler.guesses else m_next
         conditional = Conditional(rest, schedule, t, m_next)
         m, acceptance = sampler.run(conditional, start, noise)
         for _ in range(sweeps):

@@ -93,15 +93,15 @@ def load_function(text: str) -> Callable[[Tensor], Tensor]:
     module_name = "_springwell_operator"
     spec = importlib.util.spec_from_file_location(module_name, path) if path.endswith(".py") else None
     if spec is None or spec.loader is None or not Path(path).is_file():
-        raise UserError(f"--operator {text}: no such file; write FILE.py:FUNCTION")
+        raise UserError(f"operator={text!r}: no such file; write FILE.py:FUNCTION")
     # Dataclasses look up their own module by its name.
     module = sys.modules[module_name] = importlib.util.module_from_spec(spec)
-    with _named(f"--operator {text}: the file fails"):
+    with _named(f"operator={text!r}: the file fails"):
         spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
-        raise UserError(f"--operator {text}: {path} has no function '{name}'")
-    return checked(function, f"--operator {text}")
+        raise UserError(f"operator={text!r}: {path} has no function '{name}'")
+    return checked(function, f"operator={text!r}")
 
 
 @contextmanager

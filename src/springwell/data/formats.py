@@ -101,7 +101,7 @@ def idx(root: Path, folders: Sequence[str], source: str) -> Arrays:
 
 def missing_data(root: Path, looked: Sequence[str], source: str) -> UnusableDataError:
     """What to say when nothing is found."""
-    return UnusableDataError(f"not found; looked in {root} for {', '.join(looked)}; {source}, or set --data-root")
+    return UnusableDataError(f"not found; looked in {root} for {', '.join(looked)}; {source}, or set data_root")
 
 
 def _by(images: np.ndarray) -> str:
@@ -149,7 +149,7 @@ def npz(path: Path, say: Callable[[str], None]) -> Arrays:
 
     Args:
         path: The .npz file.
-        say: Is told how floating-point values are read.
+        say: Receives a line that says how floating-point values are read.
     """
     train, test = npz_rows(path, say)
     if test is None:
@@ -294,7 +294,7 @@ def cifar10(root: Path) -> Arrays:
         read = _binary_batch if binary else _python_batch
         rows = {name: read(data, path / name) for name, data in batches}
         if absent := [name for name in names if name not in rows]:
-            raise UnusableDataError(f"{path} lacks {absent[0]}; get it again, or set --data-root")
+            raise UnusableDataError(f"{path} lacks {absent[0]}; get it again, or set data_root")
         return Arrays(np.concatenate([rows[name] for name in names[:5]]), rows[names[5]])
     raise missing_data(root, looked, "get it from www.cs.toronto.edu/~kriz/cifar.html")
 

@@ -18,7 +18,6 @@ noise alone.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import threading
@@ -31,52 +30,53 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.app.config import ImageConfig
 from springwell.data import collect, formats
 from springwell.data.decode import resize_rows
 from springwell.data.formats import Arrays, UnusableDataError
+from springwell.data.options import ImageOptions
 from springwell.data.prepare import Request, is_prepared, open_prepared, prepare, with_shape
-from springwell.data.source import IMAGE_CHOICES, DataSource
+from springwell.data.source import DataSource
+from springwell.data.spec import IMAGE_CHOICES, Spec, parse
 from springwell.devices import free_memory
 from springwell.errors import InterruptionError, UserError
 from springwell.noise import Noise
 from springwell.progress import Reporter, Silent
+from springwell.store.parts import key_of
 
-_NAMED = ("digits", "mnist", "fashion-mnist", "cifar10", "celeba")
 _MNIST = ("MNIST/raw", "mnist", ".")
 _FASHION = ("FashionMNIST/raw", "fashion-mnist", "fashion")
 
 
-def open_images(spec: str, images: ImageConfig | None = None, reporter: Reporter | None = None) -> DataSource | None:
-    """The image set that ``--data spec`` names; None if it names none.
+def open_images(spec: str, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource | None:
+    """The image set that ``spec`` names; None if it names none.
 
     Args:
-        spec: The name, or KIND:PATH.
+        spec: See :mod:`springwell.data.spec`.
         images: How to read it. Default: as published, not augmented.
-        reporter: Is told of long work.
+        reporter: Receives updates of long work.
     """
-    images, reporter = images or ImageConfig(), reporter or Silent()
+    images = images or ImageOptions()
     with _named(spec):
-        arrays = open_arrays(spec, images, reporter)
+        arrays = open_arrays(parse(spec), images, reporter or Silent())
     return None if arrays is None else image_source(arrays, images)
 
 
-def open_arrays(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays | None:
+def open_arrays(spec: Spec, images: ImageOptions, reporter: Reporter) -> Arrays | None:
     """The bytes of an image set, in its order; None if ``spec`` names none. Raises UnusableDataError."""
-    if (path := _prepared_path(spec)) is not None:
-        arrays, record = open_prepared(path)
+    if spec.kind == "prepared":
+        arrays, record = open_prepared(spec.path)
         if images.image_size not in (None, *record["shape"][1:]):
             size = " x ".join(map(str, record["shape"][1:]))
-            raise UnusableDataError(f"was prepared at {size} pixels, not --image-size {images.image_size}; prepare it again")
+            raise UnusableDataError(f"was prepared at {size} pixels, not image_size={images.image_size}; prepare it again")
         return arrays
-    if _is_encoded(spec):
+    if spec.is_encoded:
         return _from_cache(spec, images, reporter)
     found = _find(spec, images, reporter)
     return found if isinstance(found, Arrays) else None
 
 
 def prepare_images(
-    spec: str, out: Path, images: ImageConfig | None = None, workers: int | None = None, reporter: Reporter | None = None
+    spec: str, out: Path, images: ImageOptions | None = None, workers: int | None = None, reporter: Reporter | None = None
 ) -> dict[str, Any]:
     """Writes the image set ``spec`` to the folder ``out``, to be used as ``prepared:OUT``, and returns its record.
 
@@ -85,16 +85,27 @@ def prepare_images(
         out: A new folder, or one in which the same work was interrupted.
         images: How to read it; flips and dequantisation happen later, when batches are drawn.
         workers: Number of processes that decode. Default: one per available core.
-        reporter: Is told of progress.
+        reporter: Receives progress updates.
     """
-    images, reporter = images or ImageConfig(), reporter or Silent()
+    images, reporter, parsed = images or ImageOptions(), reporter or Silent(), parse(spec)
     with _named(spec):
-        if _prepared_path(spec) is not None:
+        if parsed.kind == "prepared":
             raise UnusableDataError("is prepared already")
-        found = _find(spec, images, reporter)
+        found = _find(parsed, images, reporter)
         if found is None:
             raise UnusableDataError(f"is no set of images; choose {IMAGE_CHOICES}")
-        return prepare(Request(spec, _size(spec, images), out, workers or _cores()), found, reporter)
+        return prepare(Request(str(parsed), _size(parsed, images), out, workers or _cores()), found, reporter)
+
+
+def image_shape(spec: str, images: ImageOptions) -> tuple[int, ...] | None:
+    """Shape of one image of ``spec``; of sets that have to be decoded, only one is. None if it names no images."""
+    parsed = parse(spec)
+    with _named(spec):
+        found = open_prepared(parsed.path)[0] if parsed.kind == "prepared" else _find(parsed, images, Silent())
+        if isinstance(found, collect.Encoded):
+            return tuple(with_shape(found).shape or ())
+        return None if found is None else tuple(found.train.shape[1:])
+    raise AssertionError
 
 
 @contextmanager
@@ -103,96 +114,66 @@ def _named(spec: str) -> Iterator[None]:
     try:
         yield
     except UnusableDataError as error:
-        raise UserError(f"--data {spec}: {error}") from None
+        raise UserError(f"data={spec!r}: {error}") from None
     except InterruptionError as error:
-        raise InterruptionError(f"--data {spec}: {error}") from None
+        raise InterruptionError(f"data={spec!r}: {error}") from None
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _root(images: ImageConfig) -> Path:
+def _root(images: ImageOptions) -> Path:
     return Path(images.data_root or os.environ.get("SPRINGWELL_DATA") or "~/data").expanduser()
 
 
-def _path(spec: str) -> Path:
-    kind, _, path = spec.partition(":")
-    if not path:
-        raise UnusableDataError(f"no path is given; write {kind}:PATH")
-    return Path(path).expanduser()
-
-
-def _prepared_path(spec: str) -> Path | None:
-    if spec.startswith("prepared:"):
-        return _path(spec)
-    return Path(spec) if spec not in _NAMED and is_prepared(Path(spec)) else None
-
-
-def _is_encoded(spec: str) -> bool:
-    return spec == "celeba" or spec.startswith(("lsun/", "folder:", "zip:", "hf:"))
-
-
-def _size(spec: str, images: ImageConfig) -> int | None:
+def _size(spec: Spec, images: ImageOptions) -> int | None:
     """Side of the images; None: as they are."""
-    return images.image_size or (64 if spec == "celeba" or spec.startswith("lsun/") else None)
+    return images.image_size or (64 if spec.kind in ("celeba", "lsun") else None)
 
 
-def _find(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays | collect.Encoded | None:
+def _find(spec: Spec, images: ImageOptions, reporter: Reporter) -> Arrays | collect.Encoded | None:
     root, size = _root(images), _size(spec, images)
-    if spec.startswith("folder:"):
-        return collect.folder(_path(spec), size)
-    if spec.startswith("zip:"):
-        return collect.archive(_path(spec), size)
-    if spec.startswith("hf:"):
-        return collect.hugging_face(spec.removeprefix("hf:"), size)
-    if spec.startswith("lsun/"):
-        return collect.lsun(root, spec.removeprefix("lsun/"), size or 64)
-    if spec == "celeba":
-        return collect.celeba(root, size or 64)
-    if spec == "digits":
-        arrays = formats.digits()
-    elif spec == "mnist":
-        arrays = formats.idx(root, _MNIST, "get it from yann.lecun.com/exdb/mnist or by torchvision.datasets.MNIST")
-    elif spec == "fashion-mnist":
-        arrays = formats.idx(root, _FASHION, "get it from github.com/zalandoresearch/fashion-mnist")
-    elif spec == "cifar10":
-        arrays = formats.cifar10(root)
-    elif spec.startswith("npz:"):
-        arrays = formats.npz(_path(spec), lambda line: reporter.say(f"{spec}: {line}"))
-    else:
-        return None
+    match spec.kind:
+        case "folder":
+            return collect.folder(spec.path, size)
+        case "zip":
+            return collect.archive(spec.path, size)
+        case "hf":
+            return collect.hugging_face(spec.place, size)
+        case "lsun":
+            return collect.lsun(root, spec.place, size or 64)
+        case "celeba":
+            return collect.celeba(root, size or 64)
+        case "digits":
+            arrays = formats.digits()
+        case "mnist":
+            arrays = formats.idx(root, _MNIST, "get it from yann.lecun.com/exdb/mnist or by torchvision.datasets.MNIST")
+        case "fashion-mnist":
+            arrays = formats.idx(root, _FASHION, "get it from github.com/zalandoresearch/fashion-mnist")
+        case "cifar10":
+            arrays = formats.cifar10(root)
+        case "npz":
+            arrays = formats.npz(spec.path, lambda line: reporter.say(f"{spec}: {line}"))
+        case _:
+            return None
     resized = Arrays(resize_rows(arrays.train, size), resize_rows(arrays.test, size))
     return arrays if resized.train.shape == arrays.train.shape else resized
 
 
-def image_shape(spec: str, images: ImageConfig) -> tuple[int, ...] | None:
-    """Shape of one image of ``--data spec``; of sets that have to be decoded, only one is. None if it names no images."""
-    try:
-        if (path := _prepared_path(spec)) is not None:
-            return tuple(open_prepared(path)[0].train.shape[1:])
-        found = _find(spec, images, Silent())
-        if found is None:
-            return None
-        return tuple(with_shape(found).shape or ()) if isinstance(found, collect.Encoded) else tuple(found.train.shape[1:])
-    except UnusableDataError as error:
-        raise UserError(f"--data {spec}: {error}") from None
-
-
-def _from_cache(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays:
+def _from_cache(spec: Spec, images: ImageOptions, reporter: Reporter) -> Arrays:
     """The set as it was prepared at its first use, or now."""
     root, size = _root(images), _size(spec, images)
-    local = spec.startswith(("folder:", "zip:"))
-    place = _path(spec) if local else Path(spec.removeprefix("hf:").partition("@")[0]) if spec.startswith("hf:") else root
+    local = spec.kind in ("folder", "zip")
+    place = spec.path if local else Path(spec.place.partition("@")[0]) if spec.kind == "hf" else root
     where = str(place.resolve()) if local or place.exists() else ""
-    key = hashlib.sha256(json.dumps([spec, size, where]).encode()).hexdigest()[:10]
-    name = re.sub(r"[^A-Za-z0-9]+", "-", place.stem if local else spec.removeprefix("hf:")).strip("-")[-40:]
-    out = root / ".springwell" / f"{name}-{size or 'full'}-{key}"
+    name = re.sub(r"[^A-Za-z0-9]+", "-", place.stem if local else spec.place if spec.kind == "hf" else str(spec))
+    out = root / ".springwell" / f"{name.strip('-')[-40:]}-{size or 'full'}-{key_of(str(spec), size, where)}"
     if not is_prepared(out):
         found = _find(spec, images, reporter)
         assert isinstance(found, collect.Encoded)
         reporter.say(f"{spec}: decoding it once, into {out}")
-        prepare(Request(spec, size, out, _cores()), found, reporter)
+        prepare(Request(str(spec), size, out, _cores()), found, reporter)
     elif local and place.exists():
         found = _find(spec, images, reporter)
         if isinstance(found, collect.Encoded) and found.fingerprint != open_prepared(out)[1].get("fingerprint"):
@@ -202,7 +183,7 @@ def _from_cache(spec: str, images: ImageConfig, reporter: Reporter) -> Arrays:
     return open_prepared(out)[0]
 
 
-def image_source(arrays: Arrays, images: ImageConfig) -> DataSource:
+def image_source(arrays: Arrays, images: ImageOptions) -> DataSource:
     """Batches of the rows of ``arrays``."""
     event_shape = tuple(arrays.train.shape[1:])
     test, cell = _Rows(arrays.test), 255 / (arrays.num_values - 1)

@@ -1,9 +1,8 @@
 """Prepared sets: images decoded once, stored as arrays that are memory-mapped ever after.
 
 A prepared set is a folder with ``train.npy`` and ``test.npy``, uint8 ``[N, C, H, W]``, and ``prepared.json``, which is written
-last: the set is complete exactly when it is there. Until then, ``.parts/`` holds the plan and the chunks that are done, each
-of which appears by an atomic rename. Preparing the same set again goes on from them, decodes those again that were damaged
-meanwhile, and ends with the same bytes.
+last: the set is complete exactly when it is there. Until then, ``.parts/`` holds the plan and the parts that are done.
+Preparing the same set again goes on from them, decodes those again that were damaged meanwhile, and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import math
 import multiprocessing
 import os
@@ -26,10 +24,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +36,8 @@ from springwell.data.decode import Decoded, Rule, UnreadableError, close_contain
 from springwell.data.formats import Arrays, StoppedError, UnusableDataError, first_line, load_npy
 from springwell.errors import InterruptionError
 from springwell.progress import Reporter
-from springwell.store.files import LOCK, file_sha256, locked, parse_json, write_atomically, write_json
+from springwell.store.files import LOCK, file_sha256, locked, parse_json, write_json
+from springwell.store.parts import Parts
 
 FORMAT = 1
 _LISTED = 1000
@@ -49,6 +47,13 @@ _MAX_JSON = 1 << 26
 
 
 Job = tuple[str, int, Split, list[Any]]
+
+
+class Done(NamedTuple):
+    """A part that is done: the number of its images, and (name, reason) of those that could not be read."""
+
+    num_rows: int
+    unreadable: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ def prepare(request: Request, data: Arrays | Encoded, reporter: Reporter) -> dic
     Args:
         request: What and where to.
         data: The images.
-        reporter: Is told of progress and of unreadable images.
+        reporter: Receives progress updates and a warning of unreadable images.
     """
     out, parts = request.out, request.out / ".parts"
     plan = {
@@ -217,21 +222,27 @@ def with_shape(data: Encoded) -> Rule:
 
 
 def _decoded_set(request: Request, data: Encoded, reporter: Reporter) -> dict[str, Any]:
-    unreadable = _decode_to_parts(request, data, reporter)
-    shape = data.rule.shape
+    found = _decode_to_parts(request, data, reporter)
+    unreadable, shape = _unreadable(found), data.rule.shape
     assert shape is not None
-    counts, digests, parts = {}, {}, request.out / ".parts"
-    for name in ("train", "test"):
-        paths = _part_paths(parts, name)
-        counts[name] = sum(map(_num_rows, paths))
+    counts, digests, parts = {}, {}, Parts(request.out / ".parts")
+    for name, known in found.items():
+        counts[name] = sum(part.num_rows for part in known.values())
         if not counts[name]:
             raise UnusableDataError(f"no image of the {name} split can be read")
-        digests[name] = _write_npy(request.out, name, map(load_npy, paths), counts[name], shape)
+        rows = (_rows(parts, f"{name}-{index:06d}") for index in sorted(known))
+        digests[name] = _write_npy(request.out, name, rows, counts[name], shape)
     if unreadable:
         first = f"{unreadable[0][0]}: {unreadable[0][1]}"
         total = sum(counts.values()) + len(unreadable)
         reporter.warn(f"{len(unreadable)} of {total} images are unreadable and left out (first: {first})")
     return _record(shape, counts, digests, unreadable)
+
+
+def _rows(parts: Parts, name: str) -> np.ndarray:
+    if (found := parts.read(name)) is None:
+        raise StoppedError(f"{name} is not what was written; run the same command again")
+    return found["rows"]
 
 
 def _array_set(out: Path, data: Arrays) -> dict[str, Any]:
@@ -281,86 +292,73 @@ def _array_digest(data: Arrays) -> str:
     return digest.hexdigest()
 
 
-def _part_paths(parts: Path, name: str) -> list[Path]:
-    return sorted(parts.glob(f"{name}-*.npy"))
-
-
-def _num_rows(path: Path) -> int:
-    return len(load_npy(path))
-
-
-def _read_part(parts: Path, name: str, index: int, shape: tuple[int, ...]) -> tuple[int, list[tuple[str, str]]] | None:
-    """Of a part that is done, how many images were to be decoded, and (name, reason) of the unreadable; None if damaged."""
-    try:
-        rows = load_npy(parts / f"{name}-{index:06d}.npy")
-        unreadable = [(item, reason) for item, reason in parse_json(parts / f"{name}-{index:06d}.json", _MAX_JSON)]
-    except (UnusableDataError, OSError, ValueError, TypeError):
+def _done(parts: Parts, name: str, index: int, expected: int | None, shape: tuple[int, ...]) -> Done | None:
+    """What is known of a part that is done; None if it is damaged, or not of ``expected`` images."""
+    found = parts.read(f"{name}-{index:06d}") or {}
+    rows, unreadable = found.get("rows"), found.get("unreadable")
+    if rows is None or unreadable is None or rows.dtype != np.uint8 or rows.shape[1:] != shape:
         return None
-    if (
-        rows.dtype != np.uint8
-        or rows.shape[1:] != shape
-        or not all(isinstance(text, str) for pair in unreadable for text in pair)
-    ):
+    if unreadable.dtype.kind != "U" or unreadable.shape[1:] != (2,):
         return None
-    return len(rows) + len(unreadable), unreadable
+    done = Done(len(rows), [(str(item), str(reason)) for item, reason in unreadable])
+    return done if done.num_rows + len(done.unreadable) == expected else None
 
 
-def _parts_done(parts: Path, name: str, split: Split, shape: tuple[int, ...], length: int) -> dict[int, Any]:
-    """What :func:`_read_part` says of the sound parts, by index. The others are removed, to be decoded again."""
+def _parts_done(parts: Parts, name: str, split: Split, shape: tuple[int, ...], length: int) -> dict[int, Done]:
+    """The sound parts, by index. The others are removed, to be decoded again."""
     found = {}
-    for path in _part_paths(parts, name):
-        number = path.stem.removeprefix(f"{name}-")
+    for part in parts.names(f"{name}-"):
+        number = part.removeprefix(f"{name}-")
         index = int(number) if re.fullmatch("[0-9]{6}", number) else -1
         # The last part of a stream of unknown length may be shorter; it is decoded again as well.
         expected = length if split.num is None else min(length, split.num - index * length)
-        part = _read_part(parts, name, index, shape)
-        if part is not None and part[0] == expected:
-            found[index] = part
+        if index >= 0 and (done := _done(parts, name, index, expected, shape)) is not None:
+            found[index] = done
         else:
-            path.unlink()
+            parts.remove(part)
     return found
 
 
-def _decode_to_parts(request: Request, data: Encoded, reporter: Reporter) -> list[tuple[str, str]]:
-    """Decodes what is not decoded yet and returns (name, reason) of every unreadable image."""
-    parts, shape = request.out / ".parts", data.rule.shape
+def _decode_to_parts(request: Request, data: Encoded, reporter: Reporter) -> dict[str, dict[int, Done]]:
+    """Decodes what is not decoded yet and returns, for each split, all its parts by index."""
+    parts, shape = Parts(request.out / ".parts"), data.rule.shape
     assert shape is not None
     length = max(1, min(CHUNK, _CHUNK_BYTES // math.prod(shape)))
     splits = {"train": data.train, "test": data.test}
     sizes = [split.num for split in splits.values()]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
-    known = {name: _parts_done(parts, name, split, shape, length) for name, split in splits.items()}
-    found = {(name, index): unreadable for name in splits for index, (_, unreadable) in known[name].items()}
-    done = sum(num for name in splits for num, _ in known[name].values())
-    num_unreadable = sum(map(len, found.values()))
+    found = {name: _parts_done(parts, name, split, shape, length) for name, split in splits.items()}
+    unreadable = _unreadable(found)
+    done = sum(part.num_rows for name in splits for part in found[name].values()) + len(unreadable)
     if done:
         reporter.say(f"{done} images are done already")
     workers = request.workers if total is None or total - done > 2 * length else 1
     title = f"preparing {request.spec}"
     with reporter.bar(title, total, done) if total else contextlib.nullcontext() as bar:
-        for name, index, num, decoded in _decoded(_jobs(splits, known, length), data.rule, workers):
+        for name, index, num, decoded in _decoded(_jobs(splits, found, length), data.rule, workers):
             if decoded.misfit:
                 raise UnusableDataError(_misfit(*decoded.misfit, data.rule))
-            found[name, index] = decoded.unreadable
-            num_unreadable += len(decoded.unreadable)
-            if total and 2 * num_unreadable > total:
-                first = ": ".join(next(item for items in found.values() for item in items))
-                raise UnusableDataError(f"more than half of the {total} images are unreadable (first: {first})")
-            write_atomically(parts / f"{name}-{index:06d}.json", json.dumps(decoded.unreadable))
-            write_atomically(parts / f"{name}-{index:06d}.npy", partial(_save, decoded.rows))
+            unreadable += decoded.unreadable
             done += num
+            if total and 2 * len(unreadable) > total:
+                first = ": ".join(unreadable[0])
+                raise UnusableDataError(f"more than half of the {total} images are unreadable (first: {first})")
+            texts = np.array(decoded.unreadable, dtype=np.str_).reshape(-1, 2)
+            parts.write(f"{name}-{index:06d}", {"rows": decoded.rows, "unreadable": texts})
+            found[name][index] = Done(len(decoded.rows), decoded.unreadable)
             if bar is not None:
                 bar.advance(num)
             elif index % 40 == 39:
                 reporter.say(f"{title}: {done} images")
-    unreadable = [item for name in splits for index in sorted(i for n, i in found if n == name) for item in found[name, index]]
     if 2 * len(unreadable) > done:
-        raise UnusableDataError(f"{len(unreadable)} of {done} images are unreadable (first: {': '.join(unreadable[0])})")
-    return unreadable
+        first = ": ".join(_unreadable(found)[0])
+        raise UnusableDataError(f"{len(unreadable)} of {done} images are unreadable (first: {first})")
+    return found
 
 
-def _save(rows: np.ndarray, file: BinaryIO) -> None:
-    np.save(file, rows)
+def _unreadable(found: dict[str, dict[int, Done]]) -> list[tuple[str, str]]:
+    """(name, reason) of every unreadable image, in the order of the images."""
+    return [item for parts in found.values() for index in sorted(parts) for item in parts[index].unreadable]
 
 
 def _jobs(splits: dict[str, Split], known: dict[str, Any], length: int) -> Iterator[Job]:
@@ -375,7 +373,7 @@ def _jobs(splits: dict[str, Split], known: dict[str, Any], length: int) -> Itera
 def _misfit(name: str, width: int, height: int, rule: Rule) -> str:
     assert rule.shape is not None
     expected = f"{rule.shape[2]} x {rule.shape[1]}"
-    return f"{name} is {width} x {height} pixels, others are {expected}; give --image-size to crop and resize all"
+    return f"{name} is {width} x {height} pixels, others are {expected}; give image_size to crop and resize all"
 
 
 def _decoded(jobs: Iterator[Job], rule: Rule, workers: int) -> Iterator[tuple[str, int, int, Decoded]]:
@@ -401,7 +399,7 @@ def _decoded(jobs: Iterator[Job], rule: Rule, workers: int) -> Iterator[tuple[st
             yield _first(pending)
     except BrokenProcessPool:
         raise StoppedError(
-            "a process that decodes images died (out of memory?); run the same command, with --workers 1"
+            "a process that decodes images died (out of memory?); run the same command, with workers=1"
         ) from None
     finally:
         stop.set()

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.app.config import ImageConfig
 from springwell.data.formats import UnusableDataError, load_npy
+from springwell.data.options import ImageOptions
+from springwell.data.spec import IMAGE_CHOICES, Spec, parse
 from springwell.data.toy import TOY_DATA, ToyData, toy_data
 from springwell.errors import UserError
 from springwell.noise import Noise
 from springwell.progress import Reporter
-
-IMAGE_CHOICES = (
-    "digits, mnist, fashion-mnist, cifar10, celeba, lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH, hf:NAME, prepared:PATH"
-)
 
 
 @dataclass(frozen=True)
@@ -54,61 +50,41 @@ class DataSource:
     rows: np.ndarray | None = None
 
 
-def open_data(spec: str, images: ImageConfig | None = None, reporter: Reporter | None = None) -> DataSource:
-    """The data set that ``--data spec`` names.
+def open_data(spec: str, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource:
+    """The data set that ``spec`` names.
 
     Args:
-        spec: A name, or KIND:PATH.
+        spec: The name of a toy, or what :mod:`springwell.data.spec` describes.
         images: How images are read. Default: as published, not augmented.
-        reporter: Is told of long work, such as decoding a folder of images at its first use.
+        reporter: Receives updates of long work, such as decoding a folder of images at its first use.
     """
     if spec in TOY_DATA:
         toy = toy_data(spec)
         return DataSource((2,), toy.sample, toy.sample, torch.zeros(2), torch.ones(2), toy)
-    if spec.startswith("npy:"):
-        return _vectors(Path(spec.removeprefix("npy:")))
+    if (parsed := parse(spec)).kind == "npy":
+        return _vectors(spec, parsed)
     from springwell.data.images import open_images
 
     if (source := open_images(spec, images, reporter)) is not None:
         return source
-    raise UserError(f"--data '{spec}': unknown; choose {', '.join(TOY_DATA)}, {IMAGE_CHOICES}, or npy:PATH for vectors [N, D]")
+    raise UserError(f"data={spec!r}: unknown; choose {', '.join(TOY_DATA)}, {IMAGE_CHOICES}, or npy:PATH for vectors [N, D]")
 
 
-def _vectors(path: Path) -> DataSource:
+def _vectors(spec: str, parsed: Spec) -> DataSource:
+    from springwell.data.arrays import vector_source
+
     try:
-        array = load_npy(path)
+        array = load_npy(parsed.path)
     except UnusableDataError as error:
-        advice = "" if str(error) == "no such file" else "; write it with numpy.save"
-        raise UserError(f"--data npy:{path}: {error}{advice}") from None
+        advice = "; write it with numpy.save" if "readable" in str(error) else ""
+        raise UserError(f"data={spec!r}: {error}{advice}") from None
     if array.ndim != 2 or array.shape[0] < 20 or array.shape[1] < 1 or array.dtype.kind not in "fiu":
         found = f"{array.dtype} {list(array.shape)}"
-        raise UserError(f"--data npy:{path}: found {found}; needs numbers of shape [N, D], N >= 20, D >= 1")
-    if bad := int((~np.isfinite(array)).any(1).sum()):
-        first = int(np.flatnonzero((~np.isfinite(array)).any(1))[0])
-        raise UserError(f"--data npy:{path}: {bad} of {len(array)} rows are not finite (first: row {first}); remove them")
-    rows = torch.from_numpy(np.array(array, np.float64, order="C"))
-    shift, scale = rows.mean(0), rows.std(0)
-    if not bool((scale > 0).all()):
-        raise UserError(f"--data npy:{path}: column {int((scale == 0).nonzero()[0])} is constant; drop it")
-    usable = (scale > 1e-30) & (scale < 1e30) & (shift.abs() < 1e5 * scale)
-    if not bool(usable.all()):
-        i = int((~usable).nonzero()[0])
-        numbers = f"mean {float(shift[i]):.3g}, spread {float(scale[i]):.3g}"
-        raise UserError(f"--data npy:{path}: column {i} has {numbers}, which float32 cannot hold; centre and scale it")
-    rows = ((rows - shift) / scale).float()
-    last = torch.arange(len(rows)) % 10 == 9
-    train, held = rows[~last], rows[last]
-    return DataSource(
-        event_shape=(rows.shape[1],),
-        sample=_Rows(train),
-        held_out=lambda noise: held[: len(noise)].to(noise.device),
-        shift=shift.float(),
-        scale=scale.float(),
-        num_held_out=len(held),
-    )
+        raise UserError(f"data={spec!r}: found {found}; needs numbers of shape [N, D], N >= 20, D >= 1")
+    return vector_source(array, f"data={spec!r}")
 
 
-class _Rows:
+class Rows:
     """Draws rows uniformly, with replacement."""
 
     def __init__(self, rows: Tensor):

@@ -190,5 +190,5 @@ TOY_DATA: dict[str, Callable[[], ToyData]] = {
 def toy_data(name: str) -> ToyData:
     """The toy data set of that name."""
     if name not in TOY_DATA:
-        raise UserError(f"--data '{name}': unknown; choose {', '.join(TOY_DATA)}")
+        raise UserError(f"data={name!r}: unknown; choose {', '.join(TOY_DATA)}")
     return TOY_DATA[name]()

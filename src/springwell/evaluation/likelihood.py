@@ -11,7 +11,6 @@ and a bracket from chains whose mean f still changes in the second half of their
 
 from __future__ import annotations
 
-import hashlib
 import math
 import warnings
 from collections.abc import Callable
@@ -26,10 +25,12 @@ from springwell.errors import UserError
 from springwell.evaluation.points import Measurable, Points, Split, evaluation_points
 from springwell.likelihood.annealed import COLLAPSED, Path, level_path
 from springwell.likelihood.bits import to_bits
-from springwell.likelihood.bracket import LIKELY, Bracket, Settings, Work, bracket
+from springwell.likelihood.bracket import LIKELY, Bracket, Settings, bracket
 from springwell.model import Model
 from springwell.noise import Noise, Stream
+from springwell.progress import Reporter, Silent
 from springwell.samplers import Tuning, hmc, run_chain, tune_step_size
+from springwell.store.parts import Parts, key_of
 
 BURN_LEAPFROG = 4
 _TUNING_CHAINS, _TUNING_STEPS = 64, 20
@@ -67,7 +68,7 @@ def settings_for(
 def work_name(model: Model, settings: Settings, burn: int) -> str:
     """A name for finished parts of the same work on the same weights; another tolerance or number of densities shares it."""
     same = [settings.systems, settings.chains, settings.seed, settings.batch, settings.num_leapfrog, burn]
-    return hashlib.sha256(repr([__version__, same, model.fingerprint()]).encode()).hexdigest()[:16]
+    return key_of(__version__, same, model.fingerprint())
 
 
 @torch.inference_mode(False)
@@ -78,7 +79,8 @@ def measure(
     num: int,
     split: Split = "test",
     burn: int = 200,
-    work: Work | None = None,
+    parts: Parts | None = None,
+    reporter: Reporter | None = None,
 ) -> Measured:
     """Brackets log Z of a model and the bits per dimension of its data.
 
@@ -89,24 +91,27 @@ def measure(
         num: Data points.
         split: ``test`` or ``train``.
         burn: HMC steps of the chains that reverse walks start from.
-        work: Where parts are kept and shared.
+        parts: Keeps finished parts and shares them between processes. Default: nothing is kept.
+        reporter: Receives progress updates.
     """
-    work = work or Work()
+    parts, reporter = parts or Parts(), reporter or Silent()
     settings.check()
     if burn < 0 or num < 2:
         raise UserError(f"burn {burn}, num {num}: needs burn >= 0 and at least 2 data points")
     points = evaluation_points(model, data, num, split, settings.seed)
     path = level_path(model.energy_function, model.schedule, model.event_shape)
-    sources, described = draw_sources(model, data, path, settings, burn, work)
+    sources, described = draw_sources(model, data, path, settings, burn, parts, reporter)
     doubts = [] if burn else ["chains from noise and from held-out data made no steps, so nothing shows that they are draws"]
     for name, s in described.items():
         if abs(s["drift"]) > LIKELY * s["drift_standard_error"]:
             change = f"{s['drift']:+.3g} +- {s['drift_standard_error']:.2g} nats in the last {burn - burn // 2} steps"
             doubts.append(f"chains from {name} still drift, mean f by {change}")
-    found = bracket(path, sources, settings, work, doubts)
+    found = bracket(path, sources, settings, parts=parts, reporter=reporter, doubts=doubts)
     f = model.level_f(points.x_0)
     dim = path.dim
     error = float((f + points.log_volume).std()) / math.sqrt(len(f))
+
+    claim = model.claimed_log_z()
 
     def nats(log_z: float) -> float:
         return log_z - float((f + points.log_volume).mean())
@@ -122,29 +127,32 @@ def measure(
         "cell": points.cell,
         "dequantised": points.dequantised,
         "quantised": points.cell > 0,
-        "nll": nats(found.value),
+        "nll": nats(found.quoted[0]),
         "nll_optimistic": nats(found.lower.value),
         "nll_conservative": nats(found.highest.value),
         "nll_standard_error_data": error,
-        "nll_standard_error_log_z": found.standard_error,
+        "nll_standard_error_log_z": found.quoted[1],
         "mean_f": float(f.mean()),
+        "claim": claim,
+        "nll_claimed": None if claim is None else nats(claim),
         "burn": burn,
         "sources": described,
         **found.record(),
     }
     if points.cell:
-        record |= {f"bits_per_dim{name}": to_bits(record[f"nll{name}"], dim) for name in ("", "_optimistic", "_conservative")}
-        both = math.hypot(error, found.standard_error)
+        names = ("", "_optimistic", "_conservative", *["_claimed"] * (claim is not None))
+        record |= {f"bits_per_dim{name}": to_bits(record[f"nll{name}"], dim) for name in names}
+        both = math.hypot(error, found.quoted[1])
         record |= {
             "bits_per_dim_standard_error": to_bits(both, dim),
             "bits_per_dim_standard_error_data": to_bits(error, dim),
-            "bits_per_dim_standard_error_log_z": to_bits(found.standard_error, dim),
+            "bits_per_dim_standard_error_log_z": to_bits(found.quoted[1], dim),
         }
     return Measured(found, points, record)
 
 
 def draw_sources(
-    model: Model, held_out: Measurable, path: Path, settings: Settings, burn: int, work: Work
+    model: Model, held_out: Measurable, path: Path, settings: Settings, burn: int, parts: Parts, reporter: Reporter
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     """Draws ``[R n, ...]`` of the last density from noise and from held-out data, and what is to be said of them."""
     data = evaluation_points(model, held_out, settings.num, "test", settings.seed, Stream.POINTS + 1).x_0
@@ -156,7 +164,7 @@ def draw_sources(
             pass
         return x
 
-    (step,) = work.parts("burn-step", [lambda: {"step_size": _tuned(path, data[:_TUNING_CHAINS], settings)}], data.device)
+    (step,) = parts.run("burn-step", [lambda: {"step_size": _tuned(path, data[:_TUNING_CHAINS], settings)}], data.device)
     starts: dict[str, Callable[[Tensor], Tensor]] = {"noise": from_noise, "held-out data": lambda index: data[index]}
     batches = torch.arange(settings.num, device=data.device).split(settings.batch)
     sources: dict[str, Tensor] = {}
@@ -180,9 +188,9 @@ def draw_sources(
             f = torch.stack([model.level_f(x) for x in xs])
             return {"x": xs[-1], "f": f.T, "acceptance": acceptance}
 
-        with work.reporter.bar(f"chains from {name} (steps x chains)", burn * settings.num) as bar:
+        with reporter.bar(f"chains from {name} (steps x chains)", burn * settings.num) as bar:
             tasks = [partial(compute, index, i, start) for index in batches]
-            found = work.parts(f"chains-{i}", tasks, data.device)
+            found = parts.run(f"chains-{i}", tasks, data.device)
         sources[name] = torch.cat([part["x"] for part in found])
         before, half, after = torch.cat([part["f"] for part in found]).unbind(1)
         described[name] = {

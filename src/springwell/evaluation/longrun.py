@@ -13,9 +13,7 @@ where it was last saved with the same bits.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -44,8 +42,8 @@ from springwell.noise import Noise, Stream
 from springwell.progress import Reporter, Silent
 from springwell.samplers import make_kernel, run_chain
 from springwell.samplers.checks import warn_if_collapsed
-from springwell.store.checkpoint import good_checkpoints, save_checkpoint
-from springwell.store.files import write_atomically
+from springwell.store.files import write_json
+from springwell.store.parts import Parts, key_of
 
 # Every S has streams of its own, one per level, and so has every stretch of the chains without spring.
 STREAMS_PER_RUN = 2**24
@@ -135,7 +133,7 @@ def long_run(
                 samples[f"marginal-{mark}"] = judge.finished(u)
             moved = (u - ends).flatten(1).square().mean(1).sqrt().mean()
             result["marginal"].append({"steps": mark, "acceptance": acceptance, "moved": float(moved), **judge(u)})
-    write_atomically(out / "longrun.json", json.dumps(result, indent=1) + "\n")
+    write_json(out / "longrun.json", result)
     return result, samples
 
 
@@ -274,26 +272,21 @@ def _marginal(
 
 
 class _State:
-    """What a run has reached, on disk: positions, acceptance, and how many levels or steps are done.
-
-    The folder is named by all that determines the values, so that another plan finds nothing.
-    """
+    """What a run has reached, on disk: positions, acceptance, and how many levels or steps are done."""
 
     def __init__(self, out: Path, model: Model, plan: Plan, steps: Steps, *which: int):
-        known = [model.fingerprint(), plan.num, plan.seed, steps.method, which]
         # A run with springs knows one number, one without the mark as well, and only that depends on the last step size.
         sizes = [*steps.step_size.tolist(), *[steps.marginal] * (len(which) > 1)]
-        digest = hashlib.sha256(repr([known, sizes]).encode()).hexdigest()[:16]
-        self.folder, self.device, self.saved = out / ".state" / digest, model.device, time.monotonic()
+        known = key_of(model.fingerprint(), plan.num, plan.seed, steps.method, which, sizes)
+        self.parts, self.device, self.saved = Parts(out / ".state" / known), model.device, time.monotonic()
 
     def begin(self, x: Tensor, accepted: Tensor) -> tuple[Tensor, Tensor, int]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for checkpoint in good_checkpoints(self.folder, lambda line: None):
-            tensors = checkpoint.tensors
-            return tensors["x"].to(self.device), tensors["accepted"].to(self.device), checkpoint.iteration
-        return x.clone(), accepted.to(self.device), 0
+        if (found := self.parts.read("state")) is None:
+            return x.clone(), accepted.to(self.device), 0
+        x, accepted = (torch.from_numpy(found[name]).to(self.device) for name in ("x", "accepted"))
+        return x, accepted, int(found["done"])
 
     def save(self, x: Tensor, accepted: Tensor, done: int, finished: bool) -> None:
         if finished or time.monotonic() - self.saved > SAVE_EVERY:
-            save_checkpoint(self.folder, {"x": x, "accepted": accepted}, done, keep=1)
+            self.parts.write("state", {"x": x, "accepted": accepted, "done": torch.tensor(done)})
             self.saved = time.monotonic()

@@ -24,20 +24,14 @@ References:
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-import shutil
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import chain
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from springwell.devices import gathered, rank_and_world
@@ -45,14 +39,14 @@ from springwell.errors import UserError
 from springwell.evaluation.sources import Images
 from springwell.evaluation.weights import NAME, cache_folder
 from springwell.progress import Reporter, Silent
-from springwell.store.files import write_atomically
+from springwell.store.parts import Parts, key_of
 
 NEIGHBOURS = 3
 SPLITS = 10
 SUBSETS = 100
 SUBSET_SIZE = 1000
 ENOUGH = 10_000
-_FORMAT = 1
+_FORMAT = 2
 _BLOCK = 1000
 
 
@@ -72,16 +66,16 @@ def features(
     network: Network,
     reporter: Reporter | None = None,
     batch: int | None = None,
-    parts: Path | None = None,
+    parts: Parts | None = None,
 ) -> Tensor:
     """Features of all images, float32 ``[N, num_features]`` on the CPU, the same in every process.
 
     Args:
         images: The images. Each process asks for its share of them alone.
         network: Inception.
-        reporter: Is told of progress.
+        reporter: Receives progress updates.
         batch: Images that are computed side by side. Default: 32 on a CPU, 256 elsewhere.
-        parts: A folder for what is done, from which an interrupted call with the same arguments goes on.
+        parts: Keeps what is done, from which an interrupted call with the same arguments goes on.
     """
     reporter = reporter or Silent()
     device = _device(network)
@@ -91,7 +85,8 @@ def features(
     together = int(gathered(torch.tensor([images.together], device=device)).min())
     share = batch * -(-together // batch)
     out = torch.empty(images.num, network.num_features)
-    done = 0 if parts is None else int(gathered(torch.tensor([_read_parts(parts, out)], device=device)).min())
+    parts = parts or Parts()
+    done = int(gathered(torch.tensor([_read_parts(parts, out)], device=device)).min())
     if done:
         reporter.say(f"features of {images.name}: {done:,} of {images.num:,} are done already")
     with reporter.bar(f"features of {images.name}", images.num, done) as bar:
@@ -105,89 +100,39 @@ def features(
             end = min(first + share * world, images.num)
             # Only the last share of all is not full, so the gathered rows are in order and what is too much is at the end.
             out[first:end] = gathered(mine)[: end - first].cpu()
-            if parts is not None and rank == 0:
+            if rank == 0:
                 try:
-                    _write_part(parts, first, out[first:end])
+                    parts.write(f"{first:08d}", {"features": out[first:end]})
                 except OSError as error:
-                    reporter.warn(f"{parts}: cannot be written ({error.strerror}); if interrupted, features begin again")
-                    parts = None
+                    reporter.warn(f"{parts.folder}: cannot be written ({error.strerror}); features will be computed again")
+                    parts = Parts()
             bar.advance(end - first)
     if not bool(torch.isfinite(out).all()):
-        raise UserError(f"{images.name}: the network's features are not finite; use other weights, or --device cpu")
+        raise UserError(f"{images.name}: the network's features are not finite; use other weights, or device='cpu'")
     return out
 
 
-def _write_part(parts: Path, start: int, rows: Tensor) -> None:
-    parts.mkdir(parents=True, exist_ok=True)
-    write_atomically(parts / f"{start:08d}.safetensors", save({"features": rows.contiguous()}))
-
-
-def _read_parts(parts: Path, out: Tensor) -> int:
-    """Fills ``out`` from the front with what an interrupted call left, and returns how many rows that were."""
+def _read_parts(parts: Parts, out: Tensor) -> int:
+    """Fills ``out`` from the front with what an earlier call left, and returns the number of rows it filled."""
     done = 0
-    while (path := parts / f"{done:08d}.safetensors").is_file():
-        try:
-            rows = load(path.read_bytes())["features"]
-            out[done : done + len(rows)] = rows
-        except (OSError, KeyError, RuntimeError, SafetensorError):
+    while done < len(out) and (found := parts.read(f"{done:08d}")) is not None:
+        rows = found.get("features")
+        if rows is None or not len(rows) or done + len(rows) > len(out) or rows.shape[1:] != out.shape[1:]:
             break
+        out[done : done + len(rows)] = torch.from_numpy(rows)
         done += len(rows)
-    return min(done, len(out))
+    return done
 
 
 def reference_features(
     images: Images, network: Network, reporter: Reporter | None = None, batch: int | None = None, keep: bool = True
 ) -> Tensor:
-    """As :func:`features`, from the user cache if they are there; if not, they are computed and, with ``keep``, put there.
-
-    An interrupted call leaves there what it has done, and the next one goes on from it.
-    """
-    reporter = reporter or Silent()
-    path, record = _place(images, network)
-    found = _read(path, record) if images.key else None
-    # A process that found nothing must not be left to compute alone.
-    if bool(gathered(torch.tensor([found is not None], dtype=torch.int32, device=_device(network))).all()):
-        assert found is not None
-        reporter.say(f"features of {images.name}: {images.num:,} found in {path}")
-        return found
-    parts = path.with_suffix(".parts") if keep and images.key else None
-    found = features(images, network, reporter, batch, parts)
-    if parts is not None and rank_and_world()[0] == 0:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            data = save({"features": found})
-            write_atomically(path, data)
-            record["sha256"] = hashlib.sha256(data).hexdigest()
-            write_atomically(path.with_suffix(".json"), json.dumps(record, indent=1) + "\n")
-            shutil.rmtree(parts, ignore_errors=True)
-        except OSError as error:
-            reporter.warn(f"{path}: cannot be written ({error.strerror}); the features will be computed again")
-    return found
-
-
-def _place(images: Images, network: Network) -> tuple[Path, dict[str, Any]]:
-    record = {
-        "format": _FORMAT,
-        "images": images.key,
-        "num": images.num,
-        "preprocessing": str(network.preprocessing),
-        "weights": network.digest,
-    }
-    key = hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16]
+    """As :func:`features`, from the user cache as far as they are there; with ``keep``, new ones are put there."""
+    state = [_FORMAT, images.key, images.num, str(network.preprocessing), network.digest]
     name = re.sub(r"[^A-Za-z0-9]+", "-", images.name).strip("-")[-40:]
-    path = cache_folder() / "features" / f"{name}-{images.num}-{network.preprocessing}-{key}.safetensors"
-    return path, {**record, "name": images.name}
-
-
-def _read(path: Path, record: dict[str, Any]) -> Tensor | None:
-    """Features that are there and whole."""
-    try:
-        known, data = json.loads(path.with_suffix(".json").read_text()), path.read_bytes()
-        if {**record, "name": "", "sha256": hashlib.sha256(data).hexdigest()} != {**known, "name": ""}:
-            return None
-        return load(data)["features"]
-    except (OSError, ValueError, TypeError, KeyError, SafetensorError):
-        return None
+    folder = cache_folder() / "features" / f"{name}-{images.num}-{network.preprocessing}-{key_of(state)}"
+    parts = Parts(folder) if images.key and (keep or folder.exists()) else None
+    return features(images, network, reporter, batch, parts)
 
 
 def _device(network: Network) -> torch.device:
@@ -204,7 +149,7 @@ def image_metrics(
         samples: Features ``[N, d]`` of the samples.
         reference: Features ``[M, d]`` of the reference images.
         fc: Weights of Inception's classes ``[classes, d]``; None: no Inception score.
-        reporter: Is told of progress, and warned of too few samples.
+        reporter: Receives progress updates and a warning of too few samples.
         seed: Of the subsets for KID.
 
     Returns:
@@ -246,7 +191,7 @@ def metric_lines(result: dict[str, Any]) -> list[str]:
         f"recall     {result['recall']:.3f}   k = {result['neighbours']}; {counts}",
     ]
     if result["inception_score"] is None:
-        return [*lines, f"is         not computed: these weights of Inception have no fc layer; give {NAME} by --inception"]
+        return [*lines, f"is         not computed: these weights of Inception have no fc layer; use {NAME}"]
     score, spread = result["inception_score"], result["inception_score_std"]
     splits = f"mean and std over {result['inception_score_splits']} splits"
     return [*lines, f"is         {score:.2f} +- {spread:.2f}   {splits}; {result['num_samples']:,} samples"]

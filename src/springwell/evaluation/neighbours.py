@@ -28,7 +28,7 @@ def nearest(x: Tensor, rows: np.ndarray, number: int = 1, reporter: Reporter | N
         x: Images ``[N, C, H, W]`` in [-1, 1].
         rows: uint8 ``[M, C, H, W]``, which may be memory-mapped.
         number: How many neighbours of each.
-        reporter: Is told of progress.
+        reporter: Receives progress updates.
     """
     reporter = reporter or Silent()
     dim = math.prod(x.shape[1:])
@@ -60,7 +60,7 @@ def memorisation(
         rows: The training images, uint8.
         shown: Of how many samples the neighbours are returned.
         number: How many neighbours.
-        reporter: Is told of progress.
+        reporter: Receives progress updates.
 
     Returns:
         Names and values; the neighbours of the first samples, uint8 ``[shown, number, C, H, W]``.

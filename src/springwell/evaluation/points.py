@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from springwell.data.source import DataSource
 from springwell.likelihood.bits import check_range, log_volume
+from springwell.likelihood.decoder import decoded_volume, frequencies
 from springwell.model import Model
 from springwell.noise import Noise, Stream
 
 Split = Literal["train", "test"]
+# Of training images that frequencies are counted in.
+MOST_ROWS = 60_000
 
 
 class Points(NamedTuple):
@@ -36,6 +40,15 @@ class Measurable(NamedTuple):
 
     source: DataSource
     dequantised: bool
+
+    def frequencies(self) -> Tensor | None:
+        """How often each pixel of the training images takes each grey value, for the decoder; None if there is no need."""
+        rows, cell = self.source.rows, self.source.cell
+        if rows is None or not cell or self.dequantised:
+            return None
+        num_values = round(2 / cell) + 1
+        values = torch.from_numpy(np.asarray(rows[:MOST_ROWS])).float().div_(127.5 * cell).round_().long()
+        return frequencies(values, num_values)
 
 
 def must_dequantise(model: Model) -> bool:
@@ -61,18 +74,31 @@ def evaluation_points(
         num = min(num, source.num_held_out)
     noise = Noise(seed, torch.arange(num, device=model.device), stream)
     x = (source.held_out if split == "test" else source.sample)(noise)
-    return noisy_points(model, x, noise, source.cell, data.dequantised)
+    return noisy_points(model, x, noise, source.cell, data.dequantised, data.frequencies())
 
 
-def noisy_points(model: Model, x: Tensor, noise: Noise, cell: float, dequantised: bool) -> Points:
-    """x_0 of standardised data ``x``, which are dequantised already if they are to be."""
+def noisy_points(model: Model, x: Tensor, noise: Noise, cell: float, dequantised: bool, log_pi: Tensor | None = None) -> Points:
+    """x_0 of standardised data ``x``, which are dequantised already if they are to be.
+
+    Args:
+        model: The model.
+        x: Data ``[N, ...]``.
+        noise: For N samples.
+        cell: Distance of neighbouring grey values; 0 for other data.
+        dequantised: Whether grey values were spread over their cells.
+        log_pi: Of the decoder that knows how often pixels take their values; None for the one that does not.
+    """
     if cell:
         check_range(x, cell if dequantised else 0.0, "data")
     level = torch.zeros(len(x), dtype=torch.long, device=x.device)
     x_0 = model.schedule.diffuse(x, level, noise)
     if cell:
         a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
-        volume = log_volume(x_0, a, sigma, cell, dequantised)
+        if log_pi is not None and sigma > 0:
+            values = ((x + 1) / cell).round().long()
+            volume = decoded_volume(x_0, values, log_pi.to(x_0.device), a, sigma, cell)
+        else:
+            volume = log_volume(x_0, a, sigma, cell, dequantised)
     else:
         volume = torch.full((len(x),), -float(model.scale.double().log().sum()), dtype=torch.float64, device=x.device)
     return Points(x_0, volume, cell, dequantised)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from springwell.evaluation.metrics import features, fid, image_metrics, referenc
 from springwell.evaluation.sources import MOST, Images, model_images
 from springwell.model import Model
 from springwell.progress import Reporter, Silent
+from springwell.store.parts import Parts, key_of
 
 
 def quality(
@@ -37,10 +37,11 @@ def quality(
     """
     reporter = reporter or Silent()
     name = f"{num:,} samples"
+    kept = None
     if parts is not None:
         state = [model.fingerprint(), model.sampler.description(), model.denoise, seed, num, network.digest]
-        parts = parts / hashlib.sha256(repr(state).encode()).hexdigest()[:16]
-    samples = features(model_images(name, model, num, seed), network, reporter, parts=parts)
+        kept = Parts(parts / key_of(state))
+    samples = features(model_images(name, model, num, seed), network, reporter, parts=kept)
     known = reference_features(reference, network, reporter)
     if only_fid:
         warn_if_few(samples, known, reporter)

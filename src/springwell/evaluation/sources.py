@@ -1,12 +1,8 @@
 """Images to be measured, as bytes: a data set, a folder, an array, the samples of a model.
 
-A source is written SOURCE or SOURCE@SPLIT:
-
-    cifar10, cifar10@test, lsun/bedroom@test, ...   what --data knows; the split is train if it is not given
-    PATH, folder:PATH                               all images in a folder and the folders in it, by name
-    PATH.npz, PATH.npy                              all images of an array, as `springwell sample` writes them
-
-With a split, a folder or an .npz is divided as it is for training. Images are taken from the front, in their order.
+A source is written SOURCE or SOURCE@SPLIT, see :mod:`springwell.data.spec`. Without a split, a published set is its training
+images, and a folder or an array is all its images. With one, a folder or an .npz is divided as it is for training. Images are
+taken from the front, in their order.
 """
 
 from __future__ import annotations
@@ -21,14 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.app.config import ImageConfig
 from springwell.data import collect, formats
 from springwell.data.decode import Container, Rule, UnreadableError, decode, resize_rows
 from springwell.data.formats import UnusableDataError
 from springwell.data.images import open_arrays
+from springwell.data.options import ImageOptions
 from springwell.data.pictures import to_bytes
-from springwell.data.prepare import is_prepared
-from springwell.data.source import IMAGE_CHOICES
+from springwell.data.spec import IMAGE_CHOICES, Spec, parse_source
 from springwell.errors import UserError
 from springwell.model import Model
 from springwell.progress import Reporter, Silent
@@ -39,8 +34,6 @@ GREY = "{}: grey images; their channel is repeated three times"
 UNREADABLE = 0.01
 _MANY = 2000
 _CHAINS = 512
-_SPLITS = ("train", "test")
-_ARRAYS = (".npz", ".npy")
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,11 @@ class Images:
 
 
 def open_source(
-    text: str, num: int | None = None, images: ImageConfig | None = None, reporter: Reporter | None = None, fewest: int = FEWEST
+    text: str,
+    num: int | None = None,
+    images: ImageOptions | None = None,
+    reporter: Reporter | None = None,
+    fewest: int = FEWEST,
 ) -> Images:
     """The first images of a source.
 
@@ -75,41 +72,34 @@ def open_source(
         text: SOURCE or SOURCE@SPLIT.
         num: How many; None for all there are, but 50,000 at most.
         images: Their size, and where data sets are.
-        reporter: Is told of long work, and of images that are left out.
+        reporter: Receives updates of long work, and warnings of images that are left out.
         fewest: Refuse sources with fewer images.
     """
-    images, reporter = images or ImageConfig(), reporter or Silent()
+    images, reporter = images or ImageOptions(), reporter or Silent()
     try:
         found = _open(text, num or MOST, images, reporter)
     except UnusableDataError as error:
         raise UserError(f"{text}: {error}") from None
     if found.num < max(fewest, num or 0):
-        what = f"--num {num} asks for more" if num is not None and num > found.num >= fewest else f"{fewest} are the fewest"
+        what = f"num={num} asks for more" if num is not None and num > found.num >= fewest else f"{fewest} are the fewest"
         raise UserError(f"{text}: has {found.num} images; {what}")
     return found
 
 
-def _open(text: str, num: int, images: ImageConfig, reporter: Reporter) -> Images:
-    spec, at, split = text.rpartition("@")
-    if not at or split not in _SPLITS or Path(text).exists():
-        spec, split = text, ""
-    kind, _, rest = spec.partition(":")
-    path = Path(rest if kind in ("folder", "npz", "npy") else spec).expanduser()
-    is_folder = kind == "folder" or (path.is_dir() and not is_prepared(path))
-    if spec in ("digits", "mnist", "fashion-mnist", "cifar10", "celeba"):
-        is_folder = False
-    elif is_folder and not split:
-        return folder_images(text, path, num, images.image_size, reporter)
-    elif path.suffix in _ARRAYS:
-        return _array_file(text, path, split, num, images.image_size, reporter)
-    arrays = open_arrays(f"folder:{path}" if is_folder else spec, images, reporter)
+def _open(text: str, num: int, images: ImageOptions, reporter: Reporter) -> Images:
+    spec = parse_source(text)
+    if spec.kind == "folder" and not spec.split:
+        return folder_images(text, spec.path, num, images.image_size, reporter)
+    if spec.kind in ("npz", "npy"):
+        return _array_file(text, spec, num, images.image_size, reporter)
+    arrays = open_arrays(spec, images, reporter)
     if arrays is None:
         raise UnusableDataError(f"unknown; choose {IMAGE_CHOICES}, a folder, .npz or .npy, with @train or @test if need be")
     if bad := arrays.num_unreadable:
         total = len(arrays.train) + len(arrays.test) + bad
         _check_readable(text, bad, total, f"{bad:,} of {total:,} images could not be decoded", reporter)
-    found = array_images(f"{text}@train" if not split else text, arrays.test if split == "test" else arrays.train, num)
-    return replace(found, num_unreadable=bad)
+    rows = arrays.test if spec.split == "test" else arrays.train
+    return replace(array_images(text if spec.split else f"{text}@train", rows, num), num_unreadable=bad)
 
 
 def _check_readable(name: str, bad: int, total: int, what: str, reporter: Reporter) -> None:
@@ -141,19 +131,19 @@ def model_images(name: str, model: Model, num: int, seed: int = 0) -> Images:
     return Images(name, num, model.event_shape, rows, together=min(model.automatic_batch(), _CHAINS))
 
 
-def _array_file(text: str, path: Path, split: str, num: int, size: int | None, reporter: Reporter) -> Images:
+def _array_file(text: str, spec: Spec, num: int, size: int | None, reporter: Reporter) -> Images:
     def say(line: str) -> None:
         reporter.say(f"{text}: {line}")
 
-    if path.suffix == ".npy":
-        if split:
-            raise UnusableDataError(f"an .npy is not divided; leave out @{split}, or use an .npz")
-        rows = formats.npy_rows(path, say)
-    elif split:
-        arrays = formats.npz(path, say)
-        rows = arrays.test if split == "test" else arrays.train
+    if spec.kind == "npy":
+        if spec.split:
+            raise UnusableDataError(f"an .npy is not divided; leave out @{spec.split}, or use an .npz")
+        rows = formats.npy_rows(spec.path, say)
+    elif spec.split:
+        arrays = formats.npz(spec.path, say)
+        rows = arrays.test if spec.split == "test" else arrays.train
     else:
-        rows, test = formats.npz_rows(path, say)
+        rows, test = formats.npz_rows(spec.path, say)
         if test is not None:
             raise UnusableDataError("holds train and test; choose one by @train or @test")
     return array_images(text, resize_rows(rows[:num], size))
@@ -172,7 +162,7 @@ def folder_images(
         path: The folder.
         num: Only so many of the first.
         size: Crop to a square and resize to this side; None: as they are, which must be one size.
-        reporter: Is told of progress and of unreadable images.
+        reporter: Receives progress updates and warnings of unreadable images.
     """
     reporter = reporter or Silent()
     files, container = collect.listing(path), Container("files")
@@ -193,7 +183,7 @@ def folder_images(
                 continue
             if shape and found[1:] != shape[1:]:
                 sizes = f"{file} is {found[2]} x {found[1]} pixels, {good[0]} is {shape[2]} x {shape[1]}"
-                raise UnusableDataError(f"{sizes}; give --image-size to crop and resize all")
+                raise UnusableDataError(f"{sizes}; give image_size to crop and resize all")
             good.append(file)
             num_grey += found[0] == 1
             shape = (max(found[0], shape[0] if shape else 0), *found[1:])

@@ -23,7 +23,7 @@ from springwell.progress import Reporter, Silent
 from springwell.samplers import LogDensity, Tuned, Tuning, make_kernel, tune_step_size
 from springwell.samplers.adaptation import interpolate
 from springwell.schedule import spread_levels
-from springwell.store.files import write_atomically
+from springwell.store.files import write_json
 
 BAND = (0.6, 0.9)
 FIRST_STEP = 0.6
@@ -185,5 +185,5 @@ def kept_steps(model: Model, method: Method, pilot: Pilot, folder: Path, reporte
         pass
     steps = tune_levels(model, method, pilot, reporter)
     written = {"method": str(method), "step_size": steps.step_size.tolist(), "free": pilot.free, "asked": asked}
-    write_atomically(path, json.dumps({**steps._asdict(), **written}, indent=1) + "\n")
+    write_json(path, {**steps._asdict(), **written})
     return steps

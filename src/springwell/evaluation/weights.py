@@ -75,10 +75,10 @@ def load_inception(
         path: The file. Default: the first that is found, else a download.
         preprocessing: How bytes become its input.
         device: Where to compute.
-        reporter: Is told of a download, and of parameters that are not the known ones.
+        reporter: Receives updates of a download, and a warning of parameters that are not the known ones.
         data_root: Below which to look, if not $SPRINGWELL_DATA.
     """
-    reporter, option = reporter or Silent(), "--inception " if path is not None else ""
+    reporter, option = reporter or Silent(), "inception=" if path is not None else ""
     path = find_weights(path, data_root) or download(reporter)
     try:
         network = Inception(preprocessing).load(*read_weights(path))
@@ -95,11 +95,11 @@ def load_inception(
 
 def find_weights(path: Path | None = None, data_root: str | None = None) -> Path | None:
     """The file to use; None if there is none."""
-    for given, what in ((path, "--inception"), (os.environ.get("SPRINGWELL_INCEPTION"), "SPRINGWELL_INCEPTION")):
+    for given, what in ((path, "inception="), (os.environ.get("SPRINGWELL_INCEPTION"), "$SPRINGWELL_INCEPTION ")):
         if given:
             file = Path(given).expanduser()
             if not file.is_file():
-                raise UserError(f"{what} {given}: {'is a folder' if file.is_dir() else 'no such file'}. {_how()}")
+                raise UserError(f"{what}{given}: {'is a folder' if file.is_dir() else 'no such file'}. {_how()}")
             return file
     root = Path(data_root or os.environ.get("SPRINGWELL_DATA") or "~/data").expanduser()
     candidates = [folder / name for folder in (cache_folder(), root / "inception") for name in _NAMES]
@@ -107,7 +107,7 @@ def find_weights(path: Path | None = None, data_root: str | None = None) -> Path
 
 
 def _how() -> str:
-    return f"Get {URL} and give it by --inception PATH, by $SPRINGWELL_INCEPTION or in {cache_folder()}"
+    return f"Get {URL} and give it by inception=PATH, by $SPRINGWELL_INCEPTION or in {cache_folder()}"
 
 
 def _check_name(path: Path, option: str) -> None:
@@ -286,6 +286,7 @@ def _check_pickle(file: IO[bytes]) -> None:
     A tuple of a tuple of a tuple ..., each twice, has 2^n leaves for whoever hashes it as a key. So no tuple may be used twice.
     """
     top, tuples = "", set[int]()
+    argument: Any
     for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
         name, place = opcode.name, argument if isinstance(argument, int) else 0
         if count >= _MAX_OPCODES or name in _REFUSED:

@@ -178,8 +178,7 @@ def pilot(
     noise: Noise,
     num_leapfrog: int | None = None,
     num_positions: int | None = None,
-    num_steps: int = 10,
-    band: tuple[float, float] = (0.6, 0.9),
+    tuning: Tuning = Tuning(num_steps=10),  # noqa: B008 (a tuple)
     step_size: float = 0.5,
     watch: Callable[[], None] = lambda: None,
 ) -> Plan:
@@ -190,10 +189,9 @@ def pilot(
         noise: For the pilot's chains.
         num_leapfrog: L of the HMC steps. Default: of 1, 2, 4 and 8 the one with the least variance per gradient.
         num_positions: Stops. Default: 2 per node, at least 16 and at most 64.
-        num_steps: Of a round of tuning.
-        band: Acceptance to settle in.
+        tuning: How step sizes are found at every stop.
         step_size: First guess, in units of the standard normal.
-        watch: Is called after every stop.
+        watch: Called after every stop.
     """
     num_positions = num_positions or min(64, max(16, 2 * path.length))
     position = torch.linspace(0, path.length, num_positions + 1, dtype=torch.float64)
@@ -209,7 +207,8 @@ def pilot(
         with warnings.catch_warnings():
             # Of few chains at many stops some miss the band by a little; only chains that stand still are an error.
             warnings.simplefilter("ignore", RuntimeWarning)
-            tuned = tune_step_size(kernel, here, x, first, noise, tuning=Tuning(band, num_steps, max_rounds=5 if i == 0 else 2))
+            rounds = tuning if i == 0 else tuning._replace(max_rounds=2)
+            tuned = tune_step_size(kernel, here, x, first, noise, tuning=rounds)
         if not float(tuned.acceptance) > COLLAPSED:
             found = f"acceptance {float(tuned.acceptance):.3g} at step size {float(tuned.step_size):.3g}"
             raise UserError(f"chains collapse at {path.name(s)}: {found}; train longer, or give more densities")
@@ -239,7 +238,7 @@ def _costs(here: LogDensity, there: LogDensity, x: Tensor, step_size: Tensor, no
         for _ in range(_JUDGED_STEPS + 1):
             with torch.no_grad():
                 seen.append(there(state.y).double() - _required(state.logdensity).double())
-            state, _, _ = _transitions(kernel, state, here, step_size[0], noise, 1)
+            state, _, _ = _transition(kernel, state, here, step_size[0], noise)
         centred = torch.stack(seen) - torch.stack(seen).mean()
         rho = (centred[1:] * centred[:-1]).mean() / centred.square().mean().clamp(min=1e-300)
         rho = rho.clamp(0.0, 0.98)
@@ -290,16 +289,35 @@ def _resampled(log_w: Tensor, noise: Noise, below: float) -> tuple[Tensor, Tenso
     return (chosen + n * torch.arange(num_systems, device=log_w.device)[:, None]).flatten(), due
 
 
+class Walkers(NamedTuple):
+    """The chains of a walk, R systems of n.
+
+    Attributes:
+        x: Where they start ``[R n, ...]``: draws of the density that the walk starts at.
+        noise: For R n chains.
+        num_systems: R; chains of a system are neighbours.
+        resample: Randomness of R systems; SMC with thermodynamic integration. None for AIS.
+    """
+
+    x: Tensor
+    noise: Noise
+    num_systems: int = 1
+    resample: Noise | None = None
+
+    def check(self, path: Path) -> None:
+        """Refuses chains of another shape, or systems of fewer than two."""
+        n = len(self.x) // self.num_systems
+        if tuple(self.x.shape[1:]) != path.event_shape or n * self.num_systems != len(self.x) or n < 2:
+            needs = f"[R n, {', '.join(map(str, path.event_shape))}], R = {self.num_systems}"
+            raise UserError(f"x: has shape {list(self.x.shape)}; needs {needs}")
+
+
 def walk(
     path: Path,
     plan: Plan,
     num_densities: int,
-    x: Tensor,
-    noise: Noise,
-    num_systems: int = 1,
+    walkers: Walkers,
     backwards: bool = False,
-    resample: Noise | None = None,
-    num_transitions: int = 1,
     watch: Callable[[], None] = lambda: None,
 ) -> Walk:
     """Walks chains along the path, from the standard normal to its end or back, and weighs them.
@@ -308,80 +326,86 @@ def walk(
         path: The path.
         plan: Step sizes and lengths, frozen.
         num_densities: K.
-        x: Where the chains start ``[R n, ...]``: draws of the density that the walk starts at.
-        noise: For R n chains.
-        num_systems: R; chains of a system are neighbours.
+        walkers: The chains.
         backwards: Walk from the end of the path to the standard normal.
-        resample: Randomness of R systems; SMC with thermodynamic integration. None for AIS.
-        num_transitions: HMC steps at every density.
-        watch: Is called after every density.
+        watch: Called after every density.
     """
-    num, n = len(x), len(x) // num_systems
-    if tuple(x.shape[1:]) != path.event_shape or n * num_systems != num or n < 2:
-        raise UserError(
-            f"x: has shape {list(x.shape)}; needs [R n, {', '.join(map(str, path.event_shape))}], R = {num_systems}"
-        )
+    walkers.check(path)
     s = plan.densities(num_densities)
     s = s.flip(0) if backwards else s
-    step_size = plan.steps(s)
-    kernel = hmc(plan.num_leapfrog)
-    here = path.at(float(s[0]), num)
-    state, _, _ = begin(kernel, x, here, torch.ones(1, device=x.device))
-    gradients, log_w = 0, torch.zeros(num_systems, n, dtype=torch.float64, device=x.device)
-    log_z, integral = torch.zeros_like(log_w[:, 0]), torch.zeros_like(log_w[:, 0])
-    least = torch.ones_like(log_z)
-    acceptance: list[Tensor] = []
-    partial: list[Tensor] = []
+    step_size, num = plan.steps(s), len(walkers.x)
+    systems = _Systems(walkers, hmc(plan.num_leapfrog), path.at(float(s[0]), num))
     for k in range(1, len(s)):
-        there = path.at(float(s[k]), num)
-        new = kernel.init(state.y, there)
-        gradients += 1
-        increment = _difference(new, state).view(num_systems, n)
-        integral += 0.5 * (torch.softmax(log_w, -1) * increment).sum(-1)
-        log_w = log_w + increment
-        partial.append(log_z + log_mean(log_w))
-        state = new
-        if resample is not None:
-            least = torch.minimum(least, effective_share(log_w))
-            index, due = _resampled(log_w, resample, RESAMPLE_BELOW)
-            log_z = log_z + torch.where(due, log_mean(log_w), 0.0)
-            log_w = torch.where(due[:, None], 0.0, log_w)
-            state = State(*[_required(value)[index] for value in state])
-        last = k == len(s) - 1
-        if not last or resample is not None:
-            state, accepted, used = _transitions(kernel, state, there, step_size[k], noise, num_transitions)
-            acceptance.append(accepted)
-            gradients += used
-        if resample is not None:
-            with torch.no_grad():
-                back = (_required(state.logdensity).double() - here(state.y).double()).view(num_systems, n)
-            integral += 0.5 * (torch.softmax(log_w, -1) * back).sum(-1)
-        here = there
+        systems.weigh(path.at(float(s[k]), num))
+        # The last density of AIS needs no transition: nothing is weighed after it.
+        if k < len(s) - 1 or walkers.resample is not None:
+            systems.move(step_size[k])
         watch()
-    if not bool(torch.isfinite(log_w).all()):
-        raise DivergenceError("annealing: log-weights are not finite; the density has places where f is not a number")
-    return Walk(
-        log_z + log_mean(log_w),
-        log_w,
-        integral if resample is not None else None,
-        torch.stack(acceptance) if acceptance else torch.ones(0),
-        gradients,
-        least if resample is not None else effective_share(log_w),
-        torch.stack(partial, -1),
-    )
+    return systems.found()
 
 
-def _transitions(
-    kernel: Kernel, state: State, logdensity: LogDensity, step_size: Tensor, noise: Noise, number: int
+class _Systems:
+    """Chains on their way along a path, with their weights."""
+
+    def __init__(self, walkers: Walkers, kernel: Kernel, here: LogDensity):
+        x, self.noise, self.resample, self.kernel, self.here = walkers.x, walkers.noise, walkers.resample, kernel, here
+        self.state, _, _ = begin(kernel, x, here, torch.ones(1, device=x.device))
+        self.shape = walkers.num_systems, len(x) // walkers.num_systems
+        self.log_w = torch.zeros(self.shape, dtype=torch.float64, device=x.device)
+        self.log_z, self.integral = torch.zeros_like(self.log_w[:, 0]), torch.zeros_like(self.log_w[:, 0])
+        self.least, self.gradients = torch.ones_like(self.log_z), 0
+        self.acceptance: list[Tensor] = []
+        self.partial: list[Tensor] = []
+
+    def weigh(self, there: LogDensity) -> None:
+        """Goes from one density to the next without moving: log w += log q_there - log q_here."""
+        new = self.kernel.init(self.state.y, there)
+        self.gradients += 1
+        increment = _difference(new, self.state).view(self.shape)
+        self.integral += 0.5 * (torch.softmax(self.log_w, -1) * increment).sum(-1)
+        self.log_w = self.log_w + increment
+        self.partial.append(self.log_z + log_mean(self.log_w))
+        self.state, self.before, self.here = new, self.here, there
+
+    def move(self, step_size: Tensor) -> None:
+        """Resamples where that is due, and makes a transition at the present density."""
+        if self.resample is not None:
+            self.least = torch.minimum(self.least, effective_share(self.log_w))
+            index, due = _resampled(self.log_w, self.resample, RESAMPLE_BELOW)
+            self.log_z = self.log_z + torch.where(due, log_mean(self.log_w), 0.0)
+            self.log_w = torch.where(due[:, None], 0.0, self.log_w)
+            self.state = State(*[_required(value)[index] for value in self.state])
+        self.state, accepted, used = _transition(self.kernel, self.state, self.here, step_size, self.noise)
+        self.acceptance.append(accepted)
+        self.gradients += used
+        if self.resample is not None:
+            with torch.no_grad():
+                back = (_required(self.state.logdensity).double() - self.before(self.state.y).double()).view(self.shape)
+            self.integral += 0.5 * (torch.softmax(self.log_w, -1) * back).sum(-1)
+
+    def found(self) -> Walk:
+        """What the walk found."""
+        if not bool(torch.isfinite(self.log_w).all()):
+            raise DivergenceError("annealing: log-weights are not finite; the density has places where f is not a number")
+        smc = self.resample is not None
+        return Walk(
+            self.log_z + log_mean(self.log_w),
+            self.log_w,
+            self.integral if smc else None,
+            torch.stack(self.acceptance) if self.acceptance else torch.ones(0),
+            self.gradients,
+            self.least if smc else effective_share(self.log_w),
+            torch.stack(self.partial, -1),
+        )
+
+
+def _transition(
+    kernel: Kernel, state: State, logdensity: LogDensity, step_size: Tensor, noise: Noise
 ) -> tuple[State, Tensor, int]:
-    """``number`` steps, their mean acceptance, and the gradients they took."""
-    total, gradients = state.y.new_zeros(()), 0
-    for _ in range(number):
-        delta = step_size.to(state.y) * (1 - JITTER * noise.uniform()).to(state.y)
-        state, info = kernel.step(state, logdensity, expand(delta, state.y), noise)
-        total = total + _required(info.acceptance).mean()
-        gradients += int(info.num_gradients)
-    return state, total / max(1, number), gradients
+    """One step of a random share of the step size, its mean acceptance, and the gradients it took."""
+    delta = step_size.to(state.y) * (1 - JITTER * noise.uniform()).to(state.y)
+    state, info = kernel.step(state, logdensity, expand(delta, state.y), noise)
+    return state, _required(info.acceptance).mean(), int(info.num_gradients)
 
 
 def _difference(new: State, old: State) -> Tensor:

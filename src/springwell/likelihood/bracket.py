@@ -27,24 +27,33 @@ References:
 from __future__ import annotations
 
 import math
-import zipfile
-import zlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path as FilePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from springwell.errors import UserError
-from springwell.likelihood.annealed import Estimate, Path, Plan, Walk, average, estimate, jackknife, join, pilot, pooled, walk
+from springwell.likelihood.annealed import (
+    Estimate,
+    Path,
+    Plan,
+    Walk,
+    Walkers,
+    average,
+    estimate,
+    jackknife,
+    join,
+    pilot,
+    plain_path,
+    pooled,
+    walk,
+)
 from springwell.noise import Noise, Stream
-from springwell.progress import Bar, Reporter, Silent
-from springwell.store.files import write_atomically
+from springwell.progress import Reporter, Silent
+from springwell.samplers.target import LogDensity
 
 CERTAIN = 4.5
 LIKELY = 3.0
@@ -52,6 +61,7 @@ STUCK = 0.75
 # Every source has a stream of noise of its own, of 16 for each number of densities.
 MAX_SOURCES = 6
 PILOT_CHAINS = 64
+TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
@@ -91,53 +101,17 @@ class Settings:
         return self.systems * self.chains
 
 
-@dataclass
-class Work:
-    """Where finished parts of long work are kept, and who does them; processes share a folder and take turns.
+class Kept(Protocol):
+    """Keeps the results of finished tasks, and shares tasks between processes, as ``springwell.store.parts.Parts`` does."""
 
-    Attributes:
-        folder: None: nothing is kept.
-        rank: Of this process.
-        world: How many there are.
-        barrier: Waits for all processes.
-        reporter: Is told of progress.
-    """
+    @property
+    def world(self) -> int:
+        """The number of processes."""
 
-    folder: FilePath | None = None
-    rank: int = 0
-    world: int = 1
-    barrier: Callable[[], AbstractContextManager[Any]] = nullcontext
-    reporter: Reporter = field(default_factory=Silent)
-
-    def parts(self, name: str, compute: Sequence[Callable[[], dict[str, Tensor]]], device: torch.device | str) -> list[Any]:
-        """The results of ``compute``, in order: read where they are kept, computed by one process each where not."""
-        if self.folder is None:
-            return [part() for part in compute]
-        self.folder.mkdir(parents=True, exist_ok=True)
-        paths = [self.folder / f"{name}-{i}.npz" for i in range(len(compute))]
-        for i, (path, part) in enumerate(zip(paths, compute, strict=True)):
-            if i % self.world == self.rank and _load(path, "cpu") is None:
-                _save(path, part())
-        with self.barrier():
-            pass
-        found = [_load(path, device) for path in paths]
-        if lost := [path for path, part in zip(paths, found, strict=True) if part is None]:
-            raise UserError(f"{lost[0]}: is not there; its process has ended? Run the same command again")
-        return found
-
-
-def _load(path: FilePath, device: torch.device | str) -> dict[str, Tensor] | None:
-    """None for a part that is not there or damaged."""
-    try:
-        with np.load(path) as arrays:
-            return {key: torch.from_numpy(value).to(device) for key, value in arrays.items()}
-    except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error):
-        return None
-
-
-def _save(path: FilePath, values: dict[str, Tensor]) -> None:
-    arrays: dict[str, Any] = {key: value.cpu().numpy() for key, value in values.items()}
-    write_atomically(path, lambda file: np.savez(file, **arrays))
+    def run(
+        self, name: str, tasks: Sequence[Callable[[], dict[str, Tensor]]], device: torch.device | str
+    ) -> list[dict[str, Tensor]]:
+        """The results of all tasks, in order."""
 
 
 class Round(NamedTuple):
@@ -199,13 +173,28 @@ class Bracket(NamedTuple):
         """The most cautious upper bound."""
         return max(self.upper.values(), key=lambda upper: upper.value)
 
+    @property
+    def quoted(self) -> tuple[float, float, str]:
+        """The number to quote, its standard error and its name: Bennett's, or the lower bound where the bracket is crossed.
+
+        Bennett's estimate presumes that reverse chains have drawn from the density, which a crossed bracket refutes. What is
+        left is the lower bound, which no chain can make wrong.
+        """
+        if self.verdict == "crossed":
+            return self.lower.value, self.lower.standard_error, "lower bound"
+        return self.value, self.standard_error, "Bennett"
+
     def record(self) -> dict[str, Any]:
         """Everything but tensors, for JSON."""
+        value, error, name = self.quoted
         return {
             "verdict": self.verdict,
             "reason": self.reason,
-            "log_z": self.value,
-            "log_z_standard_error": self.standard_error,
+            "log_z": value,
+            "log_z_standard_error": error,
+            "log_z_quoted": name,
+            "log_z_bennett": self.value,
+            "log_z_bennett_standard_error": self.standard_error,
             "log_z_lower": self.lower.value,
             "log_z_lower_standard_error": self.lower.standard_error,
             "log_z_upper": self.highest.value,
@@ -258,42 +247,54 @@ def judge(rounds: Sequence[Round], tolerance: float) -> tuple[str, str]:
 
 
 def bracket(
-    path: Path, sources: dict[str, Tensor], settings: Settings, work: Work | None = None, doubts: Sequence[str] = ()
+    target: LogDensity | Path,
+    sources: Mapping[str, Tensor],
+    settings: Settings | None = None,
+    *,
+    tolerance: float | None = None,
+    parts: Kept | None = None,
+    reporter: Reporter | None = None,
+    doubts: Sequence[str] = (),
 ) -> Bracket:
-    """Brackets log Z of the last density of ``path``.
+    """Brackets log Z = log int exp(target), with standard errors and a verdict. It has seven arguments beside the draws.
+
+        found = bracket(log_density, {"chains": x, "data": y}, tolerance=0.1)
+        found.verdict, found.lower.value, found.highest.value
 
     Args:
-        path: From N(0, I) to the density in question.
-        sources: Draws of that density, ``[R n, ...]`` each, none of which come from a forward run.
-        settings: How.
-        work: Where parts are kept and shared.
+        target: Any log-density x ``[N, ...]`` -> ``[N]``, which is reached from the Gaussian of the sources' mean and
+            spread; or a path of densities, whose last one is meant.
+        sources: Draws of the density, ``[M, ...]`` each, none of which come from a forward run. Each source may have another
+            number of rows; the last ones, beyond a multiple of the number of systems, are left out.
+        settings: How; see :class:`Settings`.
+        tolerance: The widest gap that is good enough, nats, in place of the settings'.
+        parts: Keeps finished parts and shares them between processes. Default: nothing is kept.
+        reporter: Receives progress updates.
         doubts: Reasons why sources may not have drawn from the density; with one, a bracket is never ``ok``.
     """
+    settings = settings or Settings(TOLERANCE if tolerance is None else tolerance)
+    settings = settings if tolerance is None else replace(settings, tolerance=tolerance)
     settings.check()
-    work = work or Work()
-    if not 1 <= len(sources) <= MAX_SOURCES:
-        raise UserError(f"sources: {len(sources)} given; give 1 to {MAX_SOURCES}, best 2 that do not know of each other")
+    sources = _checked(sources, settings.systems)
+    path, sources = (target, sources) if isinstance(target, Path) else _standardised(target, sources)
     for name, x in sources.items():
-        if x.shape != (settings.num, *path.event_shape):
-            raise UserError(f"{name}: has shape {list(x.shape)}; needs {[settings.num, *path.event_shape]}")
-    x = next(iter(sources.values()))
-    with work.reporter.bar("pilot (stops)", min(64, max(16, 2 * path.length)) + 1) as bar:
-        (found,) = work.parts("pilot", [lambda: _pilot(path, settings, x, bar)], "cpu")
-    plan = Plan(**{**found, "num_leapfrog": int(found["num_leapfrog"])})
+        if tuple(x.shape[1:]) != path.event_shape:
+            raise UserError(f"{name}: has shape {list(x.shape)}; needs [M, {', '.join(map(str, path.event_shape))}]")
+    job = _Job(path, settings, next(iter(sources.values())), parts, reporter or Silent())
+    plan = job.pilot()
     rounds: list[Round] = []
     k = min(settings.densities, settings.budget)
     while True:
-        forward = _walks(path, plan, k, None, settings, work, x, "forward", 1)
+        forward = job.walks(plan, k, "forward", 1)
         reverse = {
-            name: _walks(path, plan, k, start, settings, work, x, f"reverse from {name}", 2 + i)
-            for i, (name, start) in enumerate(sources.items())
+            name: job.walks(plan, k, f"reverse from {name}", 2 + i, start) for i, (name, start) in enumerate(sources.items())
         }
-        smc = _walks(path, plan, k, None, settings, work, x, "SMC", 0)
+        smc = job.walks(plan, k, "SMC", 0)
         upper = {name: estimate(found, True) for name, found in reverse.items()}
         rounds.append(Round(k, estimate(forward), estimate(smc), upper))
         verdict, reason = judge(rounds, settings.tolerance)
         gap, error = max((rounds[-1].gap(name) for name in sources), key=lambda pair: abs(pair[0]))
-        work.reporter.say(f"{k} densities: widest gap {gap:.3g} +- {error:.2g} nats, {verdict}")
+        job.reporter.say(f"{k} densities: widest gap {gap:.3g} +- {error:.2g} nats, {verdict}")
         if verdict == "ok" or 2 * k > settings.budget:
             break
         k *= 2
@@ -306,50 +307,95 @@ def bracket(
     value, error = bennett(forward.log_weight, backwards)
     assert smc.thermodynamic is not None
     weights = {"forward": forward.log_weight, **{name: -found.log_weight for name, found in reverse.items()}}
-    positions = plan.densities(k)[1:]
-    nodes = [int((positions - j).abs().argmin()) for j in range(1, path.length + 1)]
-    levels = [pooled(smc.partial[:, i])[0] if abs(float(positions[i]) - j) < 1e-9 else math.nan for j, i in enumerate(nodes, 1)]
+    levels = _log_z_levels(smc, plan.densities(k)[1:], path.length)
     return Bracket(verdict, reason, value, error, rounds, average(smc.thermodynamic), levels, plan, settings, weights)
 
 
-def _pilot(path: Path, settings: Settings, x: Tensor, bar: Bar) -> dict[str, Tensor]:
-    noise = Noise(settings.seed, torch.arange(PILOT_CHAINS, device=x.device), Stream.BRACKET, dtype=x.dtype)
-    plan = pilot(path, noise, settings.num_leapfrog, watch=bar.advance)
-    return {**plan._asdict(), "num_leapfrog": torch.tensor(plan.num_leapfrog)}
+def _checked(sources: Mapping[str, Tensor], systems: int) -> dict[str, Tensor]:
+    """The sources, each cut to a multiple of the number of systems."""
+    if not isinstance(sources, Mapping) or not sources:
+        raise UserError(f"sources: is a {type(sources).__name__}; give draws by name, such as {{'chains': x}}")
+    if len(sources) > MAX_SOURCES:
+        raise UserError(f"sources: {len(sources)} given; give 1 to {MAX_SOURCES}, best 2 that do not know of each other")
+    for name, x in sources.items():
+        if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
+            what = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise UserError(f"sources: '{name}' is {what}; give a tensor of floats [M, ...]")
+        if len(x) < 2 * systems:
+            least = f"{2 * systems}, 2 for each of {systems} systems"
+            raise UserError(f"sources: '{name}' has {len(x)} rows; needs at least {least}")
+    return {name: x[: len(x) // systems * systems] for name, x in sources.items()}
 
 
-def _walks(
-    path: Path,
-    plan: Plan,
-    num_densities: int,
-    start: Tensor | None,
-    settings: Settings,
-    work: Work,
-    like: Tensor,
-    name: str,
-    stream: int,
-) -> Walk:
-    """All systems, in batches; forwards from noise if there is no ``start``, and SMC if ``stream`` is 0."""
-    n, together = settings.chains, max(1, settings.batch // settings.chains)
-    batches = [range(first, min(first + together, settings.systems)) for first in range(0, settings.systems, together)]
+def _standardised(target: LogDensity, sources: dict[str, Tensor]) -> tuple[Path, dict[str, Tensor]]:
+    """The path from the Gaussian of the sources' mean and spread to ``target``, in coordinates where that one is N(0, I)."""
+    if not callable(target):
+        raise UserError(f"target: is a {type(target).__name__}; give a callable x [N, ...] -> [N], or a Path")
+    every = torch.cat(list(sources.values()))
+    shift, scale = every.mean(0), every.std(0).clamp(min=1e-6)
+    volume = scale.double().log().sum()
 
-    def compute(systems: range) -> dict[str, Tensor]:
-        index = torch.arange(systems.start * n, systems.stop * n, device=like.device)
-        number = Stream.BRACKET + 16 * num_densities + stream
-        noise = Noise(settings.seed, index, number, dtype=like.dtype)
-        x = noise.normal(*path.event_shape) if start is None else start[index]
-        resample = None
-        if stream == 0:
-            resample = Noise(settings.seed, torch.tensor(list(systems), device=like.device), number + 8, dtype=torch.float64)
-        found = walk(path, plan, num_densities, x, noise, len(systems), start is not None, resample, watch=bar.advance)
-        kept = {key: value for key, value in found._asdict().items() if value is not None}
-        return {**kept, "num_gradients": torch.tensor(found.num_gradients)}
+    def standardised(u: Tensor) -> Tensor:
+        return target(shift + scale * u) + volume.to(u.dtype)
 
-    mine = -(-len(batches) // work.world)
-    with work.reporter.bar(f"{name}, {num_densities} densities", mine * num_densities) as bar:
-        slug = f"{name}-{num_densities}".replace(" ", "-").lower()
-        found = work.parts(slug, [partial(compute, batch) for batch in batches], like.device)
-    return join([Walk(**{"thermodynamic": None, **part, "num_gradients": int(part["num_gradients"])}) for part in found])
+    return plain_path(standardised, tuple(shift.shape)), {name: (x - shift) / scale for name, x in sources.items()}
+
+
+def _log_z_levels(smc: Walk, positions: Tensor, length: int) -> list[float]:
+    """log Z by SMC at the nodes 1 ... ``length`` of the path; NaN where no density lies at the node."""
+    nodes = [int((positions - j).abs().argmin()) for j in range(1, length + 1)]
+    return [pooled(smc.partial[:, i])[0] if abs(float(positions[i]) - j) < 1e-9 else math.nan for j, i in enumerate(nodes, 1)]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What all walks of a bracket share; ``like`` has the dtype and the device of the chains."""
+
+    path: Path
+    settings: Settings
+    like: Tensor
+    parts: Kept | None
+    reporter: Reporter
+
+    def run(self, name: str, tasks: list[Callable[[], dict[str, Tensor]]], device: torch.device | str) -> list[Any]:
+        return [task() for task in tasks] if self.parts is None else self.parts.run(name, tasks, device)
+
+    def pilot(self) -> Plan:
+        def compute() -> dict[str, Tensor]:
+            index = torch.arange(PILOT_CHAINS, device=self.like.device)
+            noise = Noise(self.settings.seed, index, Stream.BRACKET, dtype=self.like.dtype)
+            plan = pilot(self.path, noise, self.settings.num_leapfrog, watch=bar.advance)
+            return {**plan._asdict(), "num_leapfrog": torch.tensor(plan.num_leapfrog)}
+
+        with self.reporter.bar("pilot (stops)", min(64, max(16, 2 * self.path.length)) + 1) as bar:
+            (found,) = self.run("pilot", [compute], "cpu")
+        return Plan(**{**found, "num_leapfrog": int(found["num_leapfrog"])})
+
+    def walks(self, plan: Plan, num_densities: int, name: str, stream: int, start: Tensor | None = None) -> Walk:
+        """All systems, in batches; forwards from noise if there is no ``start``, and SMC if ``stream`` is 0."""
+        path, settings, device, dtype = self.path, self.settings, self.like.device, self.like.dtype
+        n = settings.chains if start is None else len(start) // settings.systems
+        together = max(1, settings.batch // n)
+        batches = [range(first, min(first + together, settings.systems)) for first in range(0, settings.systems, together)]
+
+        def compute(systems: range) -> dict[str, Tensor]:
+            index = torch.arange(systems.start * n, systems.stop * n, device=device)
+            number = Stream.BRACKET + 16 * num_densities + stream
+            noise = Noise(settings.seed, index, number, dtype=dtype)
+            x = noise.normal(*path.event_shape) if start is None else start[index]
+            resample = None
+            if stream == 0:
+                resample = Noise(settings.seed, torch.tensor(list(systems), device=device), number + 8, dtype=torch.float64)
+            walkers = Walkers(x, noise, len(systems), resample)
+            found = walk(path, plan, num_densities, walkers, start is not None, bar.advance)
+            kept = {key: value for key, value in found._asdict().items() if value is not None}
+            return {**kept, "num_gradients": torch.tensor(found.num_gradients)}
+
+        mine = -(-len(batches) // (self.parts.world if self.parts else 1))
+        with self.reporter.bar(f"{name}, {num_densities} densities", mine * num_densities) as bar:
+            slug = f"{name}-{num_densities}".replace(" ", "-").lower()
+            found = self.run(slug, [partial(compute, batch) for batch in batches], device)
+        return join([Walk(**{"thermodynamic": None, **part, "num_gradients": int(part["num_gradients"])}) for part in found])
 
 
 def bennett(forward: Tensor, backwards: Tensor) -> tuple[float, float]:

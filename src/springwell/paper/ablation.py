@@ -13,7 +13,6 @@ gradient evaluations per iteration.
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 import statistics
 from pathlib import Path
@@ -26,10 +25,11 @@ from springwell.data.pictures import grid, to_bytes
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.inception import Inception
 from springwell.evaluation.quality import quality
+from springwell.evaluation.sources import open_source
 from springwell.evaluation.weights import load_inception
 from springwell.paper.common import coarse_ladder, markdown, resolved, scaled, trained, write
 from springwell.progress import Reporter
-from springwell.store.files import write_atomically
+from springwell.store.files import read_json, write_json
 
 # FID of CIFAR-10 in the paper; None where it calls the training unstable.
 PAPER = {
@@ -54,7 +54,7 @@ def configs(data: str, budget: float) -> dict[str, Config]:
     rows = {
         "T = 1, K = 180": with_fields(t6, objective="marginal", schedule="marginal", num_steps=180),
         "T = 1000, K = 0": t1k,
-        "T = 1000, DSM": with_fields(t1k, objective="dsm"),
+        "T = 1000, DSM": with_fields(t1k, objective="dsm", dsm_target="sample"),
         **{f"T = 6, K = {k}": with_fields(t6, num_steps=k) for k in (10, 30, 50)},
         "ladder": coarse_ladder(data),
     }
@@ -117,12 +117,13 @@ def _run(
         if name not in pictures:
             pictures[name] = grid(to_bytes(model.sample(36, seed=config.training.seed)))
         if place.exists():
-            return dict(json.loads(place.read_text()))
-        result = quality(model, network, num, config.training.seed, "train", reporter, parts)
+            return dict(read_json(place))
+        reference = open_source(f"{config.data}@train", None, config.images, reporter)
+        result = quality(model, reference, network, num, config.training.seed, reporter, parts)
     except DivergenceError as error:
         reporter.warn(f"{folder}: {error}")
         return {"diverged": str(error)}
-    write_atomically(place, json.dumps(result, indent=1) + "\n")
+    write_json(place, result)
     shutil.rmtree(parts, ignore_errors=True)
     return result
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from springwell.app.build import measurable_data
 from springwell.app.plots import new_figure, ticks
 from springwell.evaluation.likelihood import measure, settings_for, work_name
 from springwell.likelihood.bits import to_bits
-from springwell.likelihood.bracket import Work
 from springwell.paper.common import finished, markdown, write
 from springwell.progress import Reporter
+from springwell.store.parts import Parts
 
 SEEDS = 3
 TOLERANCE = 0.01
@@ -45,8 +46,9 @@ def reproduce(
         for s in range(seed, seed + SEEDS):
             settings = replace(settings_for(model, TOLERANCE, max(1, densities // 2), densities, s), num_leapfrog=LEAPFROG)
             reporter.say(f"{name}, seed {s}")
-            work = Work(out / "runs" / f"bpd-{name}" / work_name(model, settings, burn), reporter=reporter)
-            record = measure(model, settings, 10_000, burn=burn, work=work).record
+            data_of = measurable_data(model, reporter)
+            parts = Parts(out / "runs" / f"bpd-{name}" / work_name(model, settings, burn))
+            record = measure(model, data_of, settings, 10_000, burn=burn, parts=parts, reporter=reporter).record
             numbers["runs"].append({"model": name, "seed": s, **record})
             place, cells = len(rows) + 1, []
             for kind, bound, style, label in SHOWN:

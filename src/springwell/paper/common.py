@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from springwell.app.api import load, load_folder, train_run
 from springwell.app.config import Config, with_fields
 from springwell.app.plots import save_figure
 from springwell.app.presets import preset
@@ -15,9 +15,8 @@ from springwell.errors import InterruptionError, UserError
 from springwell.model import Model
 from springwell.progress import Reporter
 from springwell.store import zoo
-from springwell.store.files import write_atomically
-from springwell.store.run import Run, load, load_folder
-from springwell.training.loop import train
+from springwell.store.files import write_atomically, write_json
+from springwell.store.run import Run
 
 
 def coarse_ladder(data: str) -> Config:
@@ -36,7 +35,7 @@ def scaled(config: Config, seed: int, scale: float) -> Config:
 
 def trained(config: Config, folder: Path, device: str, reporter: Reporter) -> Model:
     """The model of ``config``, trained in ``folder`` unless it is there already."""
-    result = train(config, folder, device, reporter)
+    result = train_run(config, folder, device, reporter)
     if result.status == "interrupted":
         raise InterruptionError(f"interrupted at iteration {result.iteration} of {folder}; run the same command to go on")
     return load(folder)
@@ -52,9 +51,9 @@ def finished(data: str, kinds: tuple[str, ...], runs: Path, device: str) -> dict
     place, found = resolved(device), {}
     for name in [data + kind for kind in kinds]:
         if Run(runs / name).finished:
-            found[name] = load(runs / name, place)
+            found[name] = load(runs / name, device=place)
         elif name in zoo.names():
-            found[name] = load_folder(zoo.folder(name), place)
+            found[name] = load_folder(zoo.folder(name), device=place)
     if not found:
         raise UserError(f"--data {data}: there is no finished run {runs / (data + kinds[-1])}; train it, or use digits")
     return found
@@ -63,7 +62,7 @@ def finished(data: str, kinds: tuple[str, ...], runs: Path, device: str) -> dict
 def write(out: Path, name: str, figure: Any, numbers: dict[str, Any], table: str = "") -> dict[str, Any]:
     """Writes NAME.png, NAME.json and, if there is a table, NAME.md; returns what the command prints."""
     paths = [save_figure(figure, out / f"{name}.png"), out / f"{name}.json"]
-    write_atomically(paths[1], json.dumps(numbers, indent=1) + "\n")
+    write_json(paths[1], numbers)
     if table:
         paths.append(out / f"{name}.md")
         write_atomically(paths[2], table + "\n")

@@ -14,6 +14,7 @@ from typing import Any
 from springwell.app.config import Config, with_fields
 from springwell.app.plots import data_log_density, draw_density, draw_points, level_log_density, new_figure
 from springwell.app.presets import preset
+from springwell.data import open_data
 from springwell.evaluation.toy import evaluate
 from springwell.paper.common import scaled, trained, write
 from springwell.progress import Reporter
@@ -52,7 +53,7 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
         rows: dict[str, Any] = {}
         for column, (kind, config) in zip((1, 3), configs.items(), strict=True):
             model = trained(config, out / "runs" / f"{name}-{kind}", device, reporter)
-            result = evaluate(model, 2000, seed, reporter)
+            result = evaluate(model, open_data(name), 2000, seed, reporter)
             evaluations = config.training.iterations * config.gradient_evaluations()
             rows[kind] = {"gradient_evaluations": evaluations, "iterations": config.training.iterations, **result}
             title = "recovery likelihood" if kind == "recovery" else "marginal, short-run"

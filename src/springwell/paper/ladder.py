@@ -17,8 +17,8 @@ from springwell.data import open_data
 from springwell.data.pictures import grid, to_bytes
 from springwell.errors import UserError
 from springwell.evaluation.neighbours import nearest
-from springwell.evaluation.toy import DATA_STREAM, mmd
-from springwell.noise import Noise
+from springwell.evaluation.toy import mmd
+from springwell.noise import Noise, Stream
 from springwell.paper.common import coarse_ladder, scaled, trained, write
 from springwell.progress import Reporter
 
@@ -39,7 +39,7 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
     ladder = scaled(coarse_ladder(data), seed, scale)
     configs = {"ladder": ladder, "authors' rule": authors_rule(ladder, preset(f"{data}-t6"))}
     source = open_data(data, ladder.images, reporter)
-    held_out = source.held_out(Noise(seed, torch.arange(min(NUM_SAMPLES, source.num_held_out or NUM_SAMPLES)), DATA_STREAM))
+    held_out = source.held_out(Noise(seed, torch.arange(min(NUM_SAMPLES, source.num_held_out or NUM_SAMPLES)), Stream.DATA))
     figure, axes = new_figure(1, 3, 3.2)
     rows = source.rows
     assert rows is not None

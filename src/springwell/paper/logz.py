@@ -15,13 +15,15 @@ from typing import Any
 
 import torch
 
+from springwell.app.build import measurable_data
 from springwell.app.plots import new_figure, ticks
-from springwell.likelihood.bits import evaluation_points, to_bits
-from springwell.likelihood.bracket import Work
+from springwell.evaluation.points import evaluation_points
+from springwell.likelihood.bits import to_bits
 from springwell.likelihood.ratios import Ratios, level_ratios, tune_steps
 from springwell.noise import Noise, Stream
 from springwell.paper.common import finished, markdown, write
 from springwell.progress import Reporter
+from springwell.store.parts import Parts
 
 STEPS = (0, 1, 4)
 NUM_CHAINS = 64
@@ -40,15 +42,15 @@ def reproduce(
 ) -> dict[str, Any]:
     ((name, model),) = finished(data, ("-t1k",), runs, device).items()
     num = max(16, round(scale * NUM_CHAINS))
-    points = evaluation_points(model, 10_000, seed=seed)
+    points = evaluation_points(model, measurable_data(model), 10_000, seed=seed)
     nats = float((model.level_f(points.x_0) + points.log_volume).mean())
     dim, levels = math.prod(model.event_shape), model.schedule.num_levels
     # log Z_0 is of y_0; the density of x_0 has it less D log scale_0.
     offset = dim * math.log(float(model.schedule.scale[0]))
-    work = Work(out / "runs" / f"logz-{name}-{seed}-{model.fingerprint()[:16]}", reporter=reporter)
-    (tuned,) = work.parts(
+    kept = Parts(out / "runs" / f"logz-{name}-{seed}-{model.fingerprint()[:16]}")
+    (tuned,) = kept.run(
         "steps",
-        [lambda: {"step_size": tune_steps(model.energy, model.schedule, model.event_shape, seed)}],
+        [lambda: {"step_size": tune_steps(model.energy_function, model.schedule, model.event_shape, seed)}],
         model.device,
     )
     sizes = sorted({max(1, round(num ** (i / 24))) for i in range(25)})
@@ -61,13 +63,13 @@ def reproduce(
             index = torch.arange(first, min(first + BATCH, num), device=model.device)
             noise = Noise(seed, index, Stream.RATIOS + 2 + steps)
             found = level_ratios(
-                model.energy, model.schedule, model.event_shape, noise, steps, tuned["step_size"], watch=bar.advance
+                model.energy_function, model.schedule, model.event_shape, noise, steps, tuned["step_size"], watch=bar.advance
             )
             return found._asdict()
 
         with reporter.bar(f"{steps} HMC steps per level", levels * -(-num // BATCH)) as bar:
             tasks = [partial(compute, first, steps) for first in range(0, num, BATCH)]
-            parts = work.parts(f"ratios-{steps}-{num}", tasks, model.device)
+            parts = kept.run(f"ratios-{steps}-{num}", tasks, model.device)
         acceptance = torch.stack([part["acceptance"] for part in parts]).mean(0)
         found = Ratios(torch.cat([part["log_ratio"] for part in parts], 1), acceptance)
         value, error = found.estimate()

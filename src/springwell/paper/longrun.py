@@ -12,13 +12,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from springwell.app.api import load
+from springwell.app.build import open_model_data
 from springwell.app.plots import long_samples, longrun, new_figure
 from springwell.errors import UserError
 from springwell.evaluation.longrun import Judge, Plan, long_run, title
 from springwell.evaluation.steps import Method, Pilot, kept_steps
 from springwell.paper.common import markdown, resolved, write
 from springwell.progress import Reporter
-from springwell.store.run import Run, load
+from springwell.store.run import Run
 
 
 class Job(NamedTuple):
@@ -75,10 +77,10 @@ def reproduce(
     numbers: dict[str, Any] = {"method": str(method), "seed": seed, "scale": scale}
     written = []
     for name, job in jobs.items():
-        model = load(name, place)
+        model = load(name, device=place)
         folder = out / "runs" / f"longrun-{kernel}-{Path(name).name}"
         folder.mkdir(parents=True, exist_ok=True)
-        judge = Judge(model, seed, reporter)
+        judge = Judge(model, open_model_data(model, reporter=reporter), seed, reporter)
         # NUTS has the step sizes of HMC.
         tuned = kept_steps(model, Method("hmc"), Pilot(seed=seed, free=job.marginal > 0), folder, reporter)
         steps = tuned._replace(method=method)

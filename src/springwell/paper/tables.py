@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from springwell.app.config import Config, difference
+from springwell.app.api import FREE_FIELDS
+from springwell.app.config import Config, difference, from_dict
 from springwell.app.presets import preset
 from springwell.errors import UserError
 from springwell.evaluation.weights import DIGEST
-from springwell.model import LIKELIHOOD
 from springwell.paper.common import markdown
-from springwell.store.files import read_json, write_atomically
-from springwell.store.run import FREE_FIELDS, Run
+from springwell.store.files import read_json, write_atomically, write_json
+from springwell.store.run import Run
 
 # They change neither the objective, nor how long it is trained, nor how it is sampled: with others it is a run of the preset.
 _SAMPLING = {"sample_steps", "sample_jump_proposals", "noise_scale", "denoise"}
@@ -65,7 +64,7 @@ def _score(values: dict[str, Any]) -> tuple[int, str]:
 
 
 def _bits(values: dict[str, Any]) -> tuple[int, str]:
-    r = values[LIKELIHOOD]
+    r = values["likelihood"]
     low, high = (_finite(r[f"bits_per_dim_{side}"]) for side in ("optimistic", "conservative"))
     what = f"log Z from below and above: {r['verdict']}; {r['num_images']:,} {r['split']} images"
     return r["num_images"], f"{low:.2f} ... {high:.2f} +- {_finite(r['bits_per_dim_standard_error_data']):.2f} ({what})"
@@ -161,7 +160,7 @@ def reproduce(name: str, out: Path, runs: Path) -> dict[str, Any]:
     text = f"{table.title}\n\n{markdown(['', *headings, 'preset'], lines)}"
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f"{name}.md", text + "\n")
-    write_atomically(out / f"{name}.json", json.dumps({"title": table.title, "rows": numbers}, indent=1) + "\n")
+    write_json(out / f"{name}.json", {"title": table.title, "rows": numbers})
     return {"table": text, "written": [str(out / f"{name}.md"), str(out / f"{name}.json")], "rows": numbers}
 
 
@@ -173,10 +172,10 @@ def _evaluated(runs: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
         try:
             if not run.finished:
                 continue
-            config = run.read_config()
+            config = from_dict(run.read_description(), str(run.config_path))
             values = _final(run.evaluation_path, config)
-            if bits := _final(folder / LIKELIHOOD, config):
-                values[LIKELIHOOD] = bits
+            if bits := _final(run.likelihood_path, config):
+                values["likelihood"] = bits
         except UserError:
             continue
         for name, wanted in presets.items():

@@ -78,20 +78,20 @@ class Run:
                 elif self.finished:
                     return
             elif self.path.exists() and not is_empty(self.path, self.config_path.name):
-                raise UserError(f"{self.path}: exists and is not a run (it has no config.json); choose another out")
+                raise UserError(f"{self.path}: exists and is not a run (it has no config.json); choose another folder")
             self.path.mkdir(parents=True, exist_ok=True)
             if not os.access(self.path, os.W_OK):
                 raise PermissionError(13, "Permission denied")
             write_atomically(self.config_path, json.dumps(description, indent=1) + "\n")
         except OSError as error:
-            raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another out") from None
+            raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another folder") from None
 
     def _reopen(self) -> None:
         """Makes a finished run one that goes on from its last checkpoint."""
         if self.finished:
             if next(good_checkpoints(self.checkpoints, lambda line: None), None) is None:
                 gone = "its checkpoints are gone, so it cannot be trained on"
-                raise UserError(f"{self.path}: {gone}; give init_from={str(self.path)!r} and another out")
+                raise UserError(f"{self.path}: {gone}; give init_from={str(self.path)!r} and another folder")
             self.record_path.unlink()
 
     @contextlib.contextmanager
@@ -99,7 +99,7 @@ class Run:
         """Raises UserError if another process trains this run, and keeps others out."""
 
         def busy() -> None:
-            raise UserError(f"{self.path}: another process is training it; wait for that, or choose another out")
+            raise UserError(f"{self.path}: another process is training it; wait for that, or choose another folder")
 
         with locked(self.path, busy, warn):
             yield
@@ -112,7 +112,7 @@ class Run:
             if name == GROWING and mine[name] > theirs[name]:
                 continue
             held, asked = (f"{name}={values.get(name)!r}" for values in (theirs, mine))
-            raise UserError(f"{self.path}: holds a run with {held}, not {asked}; choose another out or the same value")
+            raise UserError(f"{self.path}: holds a run with {held}, not {asked}; choose another folder or the same value")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""

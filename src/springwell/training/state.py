@@ -70,7 +70,7 @@ class TrainingState:
             for name in ("model.shift", "model.scale", "data"):
                 known = checkpoint.tensors.get(name)
                 if known is not None and not torch.equal(known, tensors[name].cpu()):
-                    raise UserError(f"{run.path}: its data are not what they were; restore them or choose another out")
+                    raise UserError(f"{run.path}: its data are not what they were; restore them or choose another folder")
             try:
                 match(checkpoint.tensors, tensors, checkpoint.path.name)
             except UserError as error:
@@ -83,7 +83,7 @@ class TrainingState:
                 restore_scaler(self.scaler, tensors["scaler"])
             return checkpoint.iteration
         if foreign is not None:
-            raise UserError(f"{run.path}: {foreign}, and there is no other; choose another out, or remove its checkpoints")
+            raise UserError(f"{run.path}: {foreign}, and there is no other; choose another folder, or remove its checkpoints")
         return 0
 
 

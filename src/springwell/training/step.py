@@ -79,7 +79,7 @@ class Step:
             with accelerator.no_sync(self.wrapped) if position is not self.parts[-1] else nullcontext():
                 outcome = self.objective(x, noise, t)
                 accelerator.backward(outcome.loss.sum() / self.share)
-            sums += level_sums(outcome, t, num_levels)
+            sums += level_sums(outcome, t if outcome.level is None else outcome.level, num_levels)
         clip = math.inf if self.options.clip is None else self.options.clip
         norm: Tensor = accelerator.clip_grad_norm_(self.wrapped.parameters(), clip)
         self.optimizer.step()

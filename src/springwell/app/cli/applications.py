@@ -11,7 +11,20 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, run_name, writable, write_errors
+from springwell.app.cli.common import (
+    Common,
+    Context,
+    File,
+    Flag,
+    ModelName,
+    Number,
+    Overwrite,
+    check_new,
+    load_model,
+    run_name,
+    writable,
+    write_errors,
+)
 from springwell.errors import UserError
 
 _MOST_VALUES = 2**27
@@ -22,24 +35,24 @@ _KERNEL_TOLERANCE = 1e-3
 class InterpolateCommand:
     """Draw samples between samples."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     seeds: tuple[int, ...] = (0, 1)
     """The ends of a path: sample 0 of each seed. More seeds make more paths, two by two; with --manifold, the four corners of a
     surface."""
     num: int = 8
     """Samples along a path, or a side of a surface, with its ends."""
-    manifold: bool = False
+    manifold: Flag = False
     """A surface between four seeds."""
     tests: Literal["blended", "own"] = "blended"
     """Who decides the Metropolis tests. blended: the ends, so that paths are continuous; own: every sample, so that each is a
     sample of the model and paths break in places."""
-    out: Path | None = None
+    out: File = None
     """Where to: .png (a row per path), .gif (images only; a surface is walked around its border), .npy or .npz. Default:
     NAME-interpolation.png, and of images .gif too."""
-    batch: int | None = None
+    overwrite: Overwrite = False
+    batch: Number = None
     """Chains that run side by side. Default: as many as fit in memory."""
-    steps: int | None = None
+    steps: Number = None
     """MCMC steps per level. Default: the run's own."""
     common: Common = dataclasses.field(default_factory=Common)
 
@@ -48,11 +61,10 @@ class InterpolateCommand:
 class InpaintCommand:
     """Fill in what is hidden of images, or of vectors with --given."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     image: tyro.conf.Positional[str | None] = None
     """An image, a folder of images, or a data set with its split, such as mnist@test."""
-    mask: Path | None = None
+    mask: File = None
     """An image of the same size: white is hidden."""
     box: str | None = None
     """x,y,w,h: a box of hidden pixels, from the upper left corner."""
@@ -61,21 +73,22 @@ class InpaintCommand:
     given: str | None = None
     """For vectors: the coordinates that are known, such as 0=0.5, instead of an image. Of data whose density is known the
     samples are compared with the exact conditional."""
-    num: int | None = None
+    num: Number = None
     """Samples for each image. Default: 4; 1000 vectors."""
     seed: int = 0
     """Sample j of an image depends on the seed, on the image's number in its folder, and on j."""
-    sweeps: int | None = None
+    sweeps: Number = None
     """Gibbs sweeps of every level. 0 is the paper's procedure, which is biased; more approach the model's conditional. Default:
     4; 25 for vectors."""
-    limit: int | None = None
+    limit: Number = None
     """Only so many of the first images. Default: all of a folder, 20 of a data set."""
-    resize: bool = False
+    resize: Flag = False
     """Crop and resize images to the model's size, and convert them to its channels."""
-    out: Path | None = None
+    out: File = None
     """The folder to write: NAME.png, the image without what is hidden and the samples, and NAME-0.png ... each by itself. For
     vectors a .png, .npy or .npz. Default: IMAGE-inpainted, or RUN-inpainted.png."""
-    steps: int | None = None
+    overwrite: Overwrite = False
+    steps: Number = None
     """MCMC steps per level. Default: the run's own; 5 for vectors."""
     common: Common = dataclasses.field(default_factory=Common)
 
@@ -84,8 +97,7 @@ class InpaintCommand:
 class RestoreCommand:
     """Restore measured images: samples of the posterior, their mean and standard deviation."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     image: tyro.conf.Positional[str]
     """A measured image, a folder of them, or with --simulate clean ones, also a data set with its split, such as mnist@test."""
     task: Literal["denoise", "superres", "deblur", "custom"] = "denoise"
@@ -100,7 +112,7 @@ class RestoreCommand:
     """Of deblur: gaussian:WIDTH in pixels, box:SIZE, or an .npy file of numbers [h, w], both odd, that sum to 1."""
     operator: str | None = None
     """Of custom: FILE.py:FUNCTION, a differentiable function of images [N, C, H, W] in [-1, 1]. The file is executed."""
-    simulate: bool = False
+    simulate: Flag = False
     """Measure clean images first, with noise of the seed, and print how well they are restored."""
     num: int = 4
     """Samples for each image."""
@@ -108,14 +120,14 @@ class RestoreCommand:
     """Sample j of an image depends on the seed, on the image's number in its folder, and on j."""
     sweeps: int = 0
     """Gibbs sweeps of every level after its first chain; more approach the model's posterior."""
-    limit: int | None = None
+    limit: Number = None
     """Only so many of the first images. Default: all of a folder, 20 of a data set."""
-    resize: bool = False
+    resize: Flag = False
     """Crop and resize images to the size that is needed, and convert them to the model's channels."""
-    out: Path | None = None
+    out: File = None
     """The folder to write: NAME.png (measurement, mean, standard deviation, samples), each of these by itself, NAME.npz.
     Default: IMAGE-TASK."""
-    steps: int | None = None
+    steps: Number = None
     """MCMC steps per level. Default: the run's own."""
     common: Common = dataclasses.field(default_factory=Common)
 
@@ -127,7 +139,6 @@ def interpolate_command(command: InterpolateCommand, context: Context) -> dict[s
     from springwell.app.writing import MAX_GRID, save_samples
     from springwell.applications.interpolate import check_seeds, interpolate
     from springwell.data import pictures
-    from springwell.store.run import load
 
     seeds, num = command.seeds, command.num
     listed = " ".join(map(str, seeds))
@@ -141,7 +152,7 @@ def interpolate_command(command: InterpolateCommand, context: Context) -> dict[s
     _at_least(("num", num, 2), ("batch", command.batch, 1), ("steps", command.steps, 0))
     if command.out is not None and command.out.suffix not in (".png", ".gif", ".npy", ".npz"):
         raise UserError(f"--out {command.out}: unknown kind '{command.out.suffix}'; use .png, .gif, .npy or .npz")
-    model = load(command.run, context.device(), context.reporter.warn)
+    model = load_model(command.run, context)
     images = len(model.event_shape) == 3
     if not images and command.out is not None and command.out.suffix == ".gif":
         raise UserError(f"--out {command.out}: an animation shows images, and this model draws vectors; use .png or .npy")
@@ -151,6 +162,7 @@ def interpolate_command(command: InterpolateCommand, context: Context) -> dict[s
         raise UserError(f"--num {num}: a picture holds at most {MAX_GRID} samples; use fewer, or --out with .npy or .npz")
     samples = sum(num ** (len(group) // 2) for group in groups)
     _check_size(num, samples, math.prod(model.event_shape))
+    check_new(command.out, command.overwrite)
     writable(outs[0].parent)
     with context.reporter.bar("sampling (levels x samples)", samples * (model.schedule.num_levels + 1)) as bar:
         paths = [interpolate(model, g, num, command.tests, command.steps, command.batch, bar.advance).cpu() for g in groups]
@@ -200,7 +212,6 @@ def _border(rows: Any) -> list[Any]:
 
 def inpaint_command(command: InpaintCommand, context: Context) -> dict[str, Any]:
     from springwell.applications.batches import check_seed
-    from springwell.store.run import load
 
     _at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
     check_seed(command.seed)
@@ -208,7 +219,7 @@ def inpaint_command(command: InpaintCommand, context: Context) -> dict[str, Any]
         raise UserError("inpaint: give an image, or --given for vectors")
     if command.given is not None and (command.mask, command.box, command.half) != (None, None, None):
         raise UserError(f"--given {command.given}: says what is hidden by itself; leave out --mask, --box and --half")
-    model = load(command.run, context.device(), context.reporter.warn)
+    model = load_model(command.run, context)
     if (len(model.event_shape) == 3) != (command.given is None):
         kind = "images: give one" if command.given is not None else "vectors: use --given, such as --given 0=0.5"
         raise UserError(f"inpaint: {command.run} is a model of {kind}")
@@ -286,6 +297,7 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
     out = command.out or Path(f"{run_name(command.run)}-inpainted.png")
     if out.suffix not in (".png", ".npy", ".npz"):
         raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .png, .npy or .npz for vectors")
+    check_new(command.out, command.overwrite)
     size = model.event_shape[0]
     hidden, x = torch.ones(size, dtype=torch.bool), torch.zeros(size)
     for part in command.given.split(","):
@@ -308,15 +320,15 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
     x_0, samples = drawn[0][0], drawn[1][0].cpu()
     result: dict[str, Any] = {"run": command.run, "out": str(out), "num": num, "seed": command.seed, "sweeps": sweeps}
     lines, exact = [], None
-    if int(hidden.sum()) == 1 and model.config.data in TOY_DATA:
-        toy = toy_data(model.config.data)
+    if int(hidden.sum()) == 1 and (name := model.metadata.get("name")) in TOY_DATA:
+        toy = toy_data(name)
         a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
         coordinate = int(hidden.nonzero()[0])
 
         def data(points: Any) -> Any:
             return log_density(toy, points, a, sigma)
 
-        for name, law in (("data", data), ("model", lambda points: model.log_density(points.float()))):
+        for name, law in (("data", data), ("model", lambda points: model.log_prob(points.float()))):
             distance, null = kolmogorov(pit(law, x_0, coordinate))
             result |= {f"ks_{name}": distance, "ks_null_95": null}
             what = f"Kolmogorov distance from the {name}'s conditional, quadrature; null level (95 %) {null:.4f}, {num} samples"
@@ -340,18 +352,17 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
     from springwell.app.writing import save_arrays
     from springwell.applications.batches import check_seed
     from springwell.applications.operators import enlarged
-    from springwell.applications.restore import MEASURE_STREAM, Measurement, restore
+    from springwell.applications.restore import Measurement, restore
     from springwell.data import pictures
     from springwell.data.images import scaled
-    from springwell.noise import Noise
-    from springwell.store.run import load
+    from springwell.noise import Noise, Stream
 
     _at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
     check_seed(command.seed)
     noise = command.noise if command.noise is not None else 0.3 if command.task == "denoise" else 0.05
     if not 0 < noise < 100:
         raise UserError(f"--noise {noise:g}: out of range; must be positive (black is -1, white 1)")
-    model = load(command.run, context.device(), context.reporter.warn)
+    model = load_model(command.run, context)
     shape, num, out = model.event_shape, command.num, _folder(command.out or _beside(command.image, command.task))
     if len(shape) != 3:
         raise UserError(f"restore: {command.run} is a model of vectors; from Python, springwell.applications.restore takes any")
@@ -390,7 +401,7 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
         numbers = [image.number for image in part]
         observed = clean
         if command.simulate:
-            eps = Noise(command.seed, torch.tensor(numbers), MEASURE_STREAM).normal(*measurement.shape)
+            eps = Noise(command.seed, torch.tensor(numbers), Stream.MEASUREMENT).normal(*measurement.shape)
             observed = operator(clean) + noise * eps
         found = restore(
             model, observed, operator, noise, num, command.seed, command.sweeps, command.steps, numbers=numbers, watch=watch

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
-from springwell.app.cli.common import Common, Context, place, writable, write_errors
+from springwell.app.cli.common import (
+    Common,
+    Context,
+    File,
+    Flag,
+    Folder,
+    ModelName,
+    Number,
+    load_model,
+    place,
+    writable,
+    write_errors,
+)
 from springwell.errors import InterruptionError, UserError
 
 if TYPE_CHECKING:
@@ -34,7 +43,7 @@ class ChainOptions:
     """Steps of a round of tuning. The paper has 100."""
     pilot_levels: int = 50
     """Levels that are tuned; step sizes between them are interpolated."""
-    dual_averaging: bool = False
+    dual_averaging: Flag = False
     """Tune by dual averaging, which does better with few chains and more steps, for instance 4 and 200."""
 
 
@@ -42,8 +51,7 @@ class ChainOptions:
 class DiagnoseCommand:
     """Measure how well chains mix at the levels of a model: R-hat, effective samples, acceptance, energies."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     levels: tuple[int, ...] | None = None
     """Which levels. Default: 12 of them, evenly spread, and level 0 without its spring."""
     spring: bool = True
@@ -56,7 +64,7 @@ class DiagnoseCommand:
     """Chains at every level, all at the same conditional."""
     seed: int = 0
     """Of the chains."""
-    out: Path | None = None
+    out: Folder = None
     """Where to write diagnosis.json, diagnosis.png and step sizes. Default: chains in the run directory, ./NAME-chains for
     other models; step sizes go to the run directory itself."""
     chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
@@ -67,8 +75,7 @@ class DiagnoseCommand:
 class LongrunCommand:
     """Sample with more and more steps per level, then go on without springs; the same command resumes."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     steps: tuple[int, ...] = (1, 10, 100)
     """Steps per level, a run for each."""
     marginal_steps: int = 1000
@@ -77,13 +84,13 @@ class LongrunCommand:
     """Chains of each run."""
     seed: int = 0
     """Sample i depends on (seed, i) alone."""
-    batch: int | None = None
+    batch: Number = None
     """Chains that run side by side. Default: as many as fit in memory."""
-    fid: bool = False
+    fid: Flag = False
     """Measure FID and KID as well, of images."""
-    inception: Path | None = None
+    inception: File = None
     """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
-    out: Path | None = None
+    out: Folder = None
     """Where to. Default: longrun-KERNEL in the run directory, ./NAME-longrun-KERNEL for other models."""
     chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
     common: Common = dataclasses.field(default_factory=Common)
@@ -122,13 +129,12 @@ def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, An
     from springwell.app import plots
     from springwell.evaluation.chains import FREE, diagnose
     from springwell.schedule import spread_levels
-    from springwell.store.files import write_atomically
-    from springwell.store.run import load
+    from springwell.store.files import write_json
 
     for option, value, least in (("num", command.num, 2), ("steps", command.steps, 8), ("warmup", command.warmup, 0)):
         if value < least:
             raise UserError(f"--{option} {value}: must be at least {least}")
-    model = load(command.run, context.device(), context.reporter.warn)
+    model = load_model(command.run, context)
     last = model.schedule.num_levels - 1
     if command.levels is not None and (not command.levels or min(command.levels) < 0):
         raise UserError(f"--levels {' '.join(map(str, command.levels))}: needs some of 0 ... {last}")
@@ -145,7 +151,7 @@ def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, An
     with write_errors(out):
         plots.diagnosis(out / "diagnosis.png", [(_name(d.numbers), d.log_p, d.energy) for d in shown])
         result = {"method": str(steps.method), "seed": command.seed, "levels": rows}
-        write_atomically(out / "diagnosis.json", json.dumps(result, indent=1) + "\n")
+        write_json(out / "diagnosis.json", result)
     if not command.common.json:
         count = f"{command.num} chains of {command.steps} steps after {command.warmup}"
         print(f"{steps.method}, {count}, worst coordinate of each level")
@@ -173,8 +179,8 @@ def _line(row: dict[str, Any]) -> str:
 
 def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]:
     from springwell.app import plots
+    from springwell.app.build import config_of, open_model_data
     from springwell.evaluation.longrun import Judge, Plan, long_run, title
-    from springwell.store.run import load
 
     for option, value, least in (
         ("num", command.num, 1),
@@ -185,17 +191,21 @@ def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]
             raise UserError(f"--{option} {value}: must be at least {least}")
     if not command.steps or min(command.steps) < 1:
         raise UserError(f"--steps {' '.join(map(str, command.steps))}: needs numbers of at least 1, for instance 1 10 100")
-    model = load(command.run, context.device(), context.reporter.warn)
-    network = None
+    model = load_model(command.run, context)
+    network = reference = None
     if command.fid and len(model.event_shape) != 3:
         raise UserError(f"--fid: is of images; {command.run} is a model of vectors {list(model.event_shape)}")
     if command.fid:
+        from springwell.evaluation.sources import open_source
         from springwell.evaluation.weights import load_inception
 
-        root = model.config.images.data_root
+        config = config_of(model)
+        root = config.images.data_root
         network = load_inception(command.inception, device=str(model.device), reporter=context.reporter, data_root=root)
+        reference = open_source(f"{config.data}@train", None, config.images, context.reporter)
     out = _place(command, f"longrun-{command.chain.kernel}")
-    judge = Judge(model, command.seed, context.reporter, network)
+    data = open_model_data(model, reporter=context.reporter)
+    judge = Judge(model, data, command.seed, context.reporter, network, reference)
     steps = _steps(command, command.marginal_steps > 0, model, out, context)
     plan = Plan(tuple(sorted(set(command.steps))), command.num, command.marginal_steps, command.seed, command.batch)
     with write_errors(out):

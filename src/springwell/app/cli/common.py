@@ -7,21 +7,49 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import tyro
 
 from springwell.errors import UserError
 from springwell.progress import Reporter
+
+if TYPE_CHECKING:
+    from springwell.model import Model
+
+_QUIET: Any = {"help_behavior_hint": ""}
+ModelName = Annotated[
+    str,
+    tyro.conf.Positional,
+    tyro.conf.arg(
+        metavar="RUN",
+        help="A run directory, the name of a model that ships (also zoo:NAME), or owner/name of one on the Hugging Face hub.",
+    ),
+]
+Flag = tyro.conf.FlagCreatePairsOff[bool]
+File = Annotated[Path | None, tyro.conf.arg(metavar="FILE", **_QUIET)]
+Folder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", **_QUIET)]
+Number = Annotated[int | None, tyro.conf.arg(metavar="INT", **_QUIET)]
+DataSpec = Annotated[
+    str | None,
+    tyro.conf.arg(metavar="DATA", help="The data, as train takes them. Default: what the model was trained on.", **_QUIET),
+]
+Overwrite = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Replace the file --out if it exists.")]
+DataRoot = Annotated[
+    str | None,
+    tyro.conf.arg(metavar="FOLDER", help="Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data.", **_QUIET),
+]
 
 
 @dataclass(frozen=True)
 class Common:
     """Options of every command."""
 
-    json: bool = False
+    json: Flag = False
     """Print one JSON object as the last line of stdout."""
-    device: str = "auto"
+    device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
     """auto, cpu, cuda, xpu: where to compute. auto takes an accelerator that has float64, else the CPU."""
-    threads: int | None = None
+    threads: Number = None
     """CPU threads. Default: torch's own choice."""
 
 
@@ -66,7 +94,7 @@ class Context:
             yield Processes(self.device(), True, contextlib.nullcontext)
             return
         from springwell.progress import Silent
-        from springwell.training.loop import make_accelerator
+        from springwell.training.processes import make_accelerator
 
         accelerator = make_accelerator(self.common.device)
         if not accelerator.is_main_process:
@@ -84,18 +112,54 @@ class Context:
             torch.set_num_threads(threads)
 
 
+def load_model(run: str, context: Context, device: str | None = None, data: str | None = None) -> Model:
+    """The model that ``run`` names. Says which one is meant where there are two, and warns of one that is not finished.
+
+    Args:
+        run: A run directory, a model that ships or one on the hub.
+        context: The surroundings.
+        device: Where to put it. Default: what --device says.
+        data: The data to measure it on, if not those that it was trained on.
+    """
+    from springwell.app.api import find, load_folder
+    from springwell.store import zoo
+    from springwell.store.run import Run
+
+    if run in zoo.names() and is_main_process():
+        mine = next((path for path in (Path(run), Path("runs") / run) if Run(path).config_path.exists()), None)
+        if mine == Path(run):
+            context.reporter.say(f"{run}: the run in ./{run}; zoo:{run} is the model that ships")
+        elif mine is not None:
+            context.reporter.say(f"{run}: the model that ships; {mine} is your run")
+    folder = find(run)
+    model = load_folder(folder, device=device or context.device(), warn=context.reporter.warn)
+    config = model.metadata.get("config")
+    if config is not None and not Run(folder).finished:
+        total = config["training"]["iterations"]
+        context.reporter.warn(f"{run}: its training is not finished (iteration {model.iteration} of {total})")
+    if data is not None and config is not None:
+        model.metadata = {**model.metadata, "name": data, "config": {**config, "data": data}}
+    return model
+
+
 def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def run_name(run: str) -> str:
     """How outputs of a model are named: the last part of RUN, without the hub's revision."""
-    return Path(run.partition("@")[0]).name
+    return Path(run.partition("@")[0].removeprefix("zoo:")).name
 
 
 def place(run: str, out: Path | None, what: str, inside: str = "") -> Path:
     """Where to write: ``out``, the run directory (or ``inside`` of it), else ./NAME-what."""
     return out or (Path(run, inside) if Path(run).is_dir() else Path(f"{run_name(run)}-{what}"))
+
+
+def check_new(out: Path | None, overwrite: bool) -> None:
+    """Refuses a file that exists, unless it may be overwritten."""
+    if out is not None and out.is_file() and not overwrite:
+        raise UserError(f"--out {out}: exists; choose another name, or add --overwrite")
 
 
 def writable(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, write_errors
+from springwell.app.cli.common import Common, Context, DataRoot, Number, write_errors
 from springwell.errors import UserError
 
 
@@ -23,11 +23,10 @@ class DataCommand:
     """digits, mnist, fashion-mnist, cifar10, celeba, lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH or hf:NAME."""
     out: tyro.conf.Positional[Path]
     """A new folder; train with --data prepared:OUT."""
-    image_size: int | None = None
+    image_size: Number = None
     """Crop to a square and resize to this size. Default: what the data set is published with (64 for celeba and lsun)."""
-    data_root: str | None = None
-    """Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data."""
-    workers: int | None = None
+    data_root: DataRoot = None
+    workers: Number = None
     """Processes that decode. Default: one per available core."""
     common: Common = dataclasses.field(default_factory=Common)
 
@@ -46,13 +45,13 @@ class ConvertCommand:
 
 
 def data_command(command: DataCommand, context: Context) -> dict[str, Any]:
-    from springwell.app.config import ImageConfig
     from springwell.data import prepare_images
+    from springwell.data.options import ImageOptions
 
     for name, value, most in (("image-size", command.image_size, 4096), ("workers", command.workers, 1024)):
         if value is not None and not 1 <= value <= most:
             raise UserError(f"--{name} {value}: out of range; use 1 ... {most}")
-    images = ImageConfig(image_size=command.image_size, data_root=command.data_root)
+    images = ImageOptions(image_size=command.image_size, data_root=command.data_root)
     record = prepare_images(command.spec, command.out, images, command.workers, context.reporter)
     if not command.common.json:
         counts = f"{record['num_train']} training and {record['num_test']} test images, {record['num_unreadable']} unreadable"
@@ -64,12 +63,13 @@ def data_command(command: DataCommand, context: Context) -> dict[str, Any]:
 
 
 def convert_command(command: ConvertCommand, context: Context) -> dict[str, Any]:
+    from springwell.app.build import config_of
     from springwell.app.convert import convert
 
     context.set_threads()
     with write_errors(command.out):
         model = convert(command.checkpoint, command.out, command.preset)
-    network = model.config.network
+    network = config_of(model).network
     if not command.common.json:
         assert network.network == "resnet"
         what = (

@@ -6,15 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from springwell.app.cli.common import Common, Context
+from springwell.app.cli.common import Common, Context, DataRoot
 
 
 @dataclass(frozen=True)
 class DoctorCommand:
     """Look whether everything is in place, and run a self-test with known answers."""
 
-    data_root: str | None = None
-    """Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data."""
+    data_root: DataRoot = None
     common: Common = dataclasses.field(default_factory=Common)
 
 

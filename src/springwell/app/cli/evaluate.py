@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -12,7 +11,21 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, Processes, place, writable, write_errors
+from springwell.app.cli.common import (
+    Common,
+    Context,
+    DataRoot,
+    DataSpec,
+    File,
+    Folder,
+    ModelName,
+    Number,
+    Processes,
+    load_model,
+    place,
+    writable,
+    write_errors,
+)
 from springwell.errors import UserError
 
 # Samples of images for the measures that a model makes of itself.
@@ -25,19 +38,19 @@ PARTS = ".quality"
 class EvaluateCommand:
     """Measure a trained model and draw it."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
-    num: int | None = None
+    run: ModelName
+    data: DataSpec = None
+    num: Number = None
     """Samples. Default: 2000 vectors, or 50000 images for FID, KID, Inception score, precision and recall."""
     seed: int = 0
     """Of the samples."""
-    out: Path | None = None
+    out: Folder = None
     """Where to write evaluation.json and the pictures. Default: the run directory, ./NAME-evaluation for other models."""
     fid: bool = True
     """Measure FID and its kin, of images; the other measures of images take 256 samples and a minute."""
     reference: Literal["train", "test"] = "train"
     """Images that samples are compared with. FIDs are published against the training images."""
-    inception: Path | None = None
+    inception: File = None
     """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
     common: Common = dataclasses.field(default_factory=Common)
 
@@ -50,17 +63,16 @@ class FidCommand:
     """The samples: a folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test."""
     b: tyro.conf.Positional[str]
     """The reference images, likewise. Their features are kept in the user cache."""
-    num: int | None = None
+    num: Number = None
     """Compare the first so many of each. Default: all, but 50000 at most."""
-    inception: Path | None = None
+    inception: File = None
     """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
     preprocessing: Literal["tf1", "pytorch"] = "tf1"
     """tf1: as in published FIDs; pytorch: as pytorch-fid resizes and scales."""
-    image_size: int | None = None
+    image_size: Number = None
     """Crop images to a square and resize them to this size first. Default: as they are."""
-    data_root: str | None = None
-    """Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data."""
-    batch: int | None = None
+    data_root: DataRoot = None
+    batch: Number = None
     """Images that are computed side by side. Default: 32 on a CPU, 256 elsewhere."""
     common: Common = dataclasses.field(default_factory=Common)
 
@@ -78,17 +90,19 @@ def evaluate_command(command: EvaluateCommand, context: Context) -> dict[str, An
 def measure_model(command: EvaluateCommand, out: Path, context: Context, processes: Processes) -> dict[str, Any]:
     """Measures a model, writes evaluation.json and the pictures; of many processes, the first one does."""
     from springwell.app import plots
+    from springwell.app.api import find
+    from springwell.app.build import config_of, open_model_data
     from springwell.evaluation.images import evaluate_images
     from springwell.evaluation.quality import quality
-    from springwell.evaluation.sources import MOST
+    from springwell.evaluation.sources import MOST, open_source
     from springwell.evaluation.toy import evaluate
-    from springwell.store.files import read_lines, write_atomically
-    from springwell.store.run import Run, find, load_folder
+    from springwell.store.files import read_lines, write_json
+    from springwell.store.run import Run
 
     num, seed = command.num, command.seed
     with processes.first():
-        folder = find(command.run)
-    model = load_folder(folder, processes.device, context.reporter.warn)
+        model = load_model(command.run, context, processes.device, command.data)
+    folder = find(command.run)
     images = len(model.event_shape) == 3
     limit = 1_000_000 if images else 10_000
     if num is not None and not 100 <= num <= limit:
@@ -98,14 +112,16 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
     network = _inception(command, model, context, processes) if images and command.fid else None
     result: dict[str, Any] = {}
     if processes.main and images:
-        measured = evaluate_images(model, min(num or QUICK, QUICK), seed, context.reporter)
+        data = open_model_data(model, reporter=context.reporter)
+        measured = evaluate_images(model, data, min(num or QUICK, QUICK), seed, context.reporter)
         result = measured.result
     elif processes.main:
-        result = evaluate(model, num or 2000, seed, context.reporter)
+        result = evaluate(model, open_model_data(model), num or 2000, seed, context.reporter)
     found = None
     if network is not None:
-        split, count = command.reference, num or MOST
-        found = quality(model, network, count, seed, split, context.reporter, out / PARTS)
+        config = config_of(model)
+        reference = open_source(f"{config.data}@{command.reference}", None, config.images, context.reporter)
+        found = quality(model, reference, network, num or MOST, seed, context.reporter, out / PARTS)
     if not processes.main:
         return {}
     path = out / "evaluation.json"
@@ -120,10 +136,10 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
         result["quality"] = found
     with write_errors(out):
         # What took long first: a picture that cannot be drawn must not cost it.
-        write_atomically(path, json.dumps(result, indent=1) + "\n")
+        write_json(path, result)
         shutil.rmtree(out / PARTS, ignore_errors=True)
         if images:
-            title = f"{model.config.data}, iteration {model.iteration}"
+            title = f"{model.metadata['name']}, iteration {model.iteration}"
             plots.image_report(measured.samples[:64], measured.held_out[:64], out / "report.png", title)
             plots.levels(out / "levels.png", result)
             plots.neighbours(out / "neighbours.png", measured.samples, measured.neighbours)
@@ -136,11 +152,13 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
 
 def _inception(command: EvaluateCommand, model: Any, context: Context, processes: Processes) -> Any:
     """What measures images; None, with a word about it, where its weights or torchmetrics are missing and none were named."""
+    from springwell.app.build import config_of
     from springwell.evaluation.metrics import torchmetrics
     from springwell.evaluation.sources import GREY
     from springwell.evaluation.weights import load_inception
 
-    root = model.config.images.data_root
+    config = config_of(model)
+    root = config.images.data_root
     try:
         torchmetrics()
         with processes.first():
@@ -151,7 +169,7 @@ def _inception(command: EvaluateCommand, model: Any, context: Context, processes
         context.reporter.warn(f"no FID: {error}")
         return None
     if model.event_shape[0] == 1:
-        context.reporter.say(GREY.format(model.config.data))
+        context.reporter.say(GREY.format(config.data))
     return network
 
 
@@ -215,7 +233,7 @@ def known_evaluation(path: Path) -> dict[str, Any]:
 
 
 def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
-    from springwell.app.config import ImageConfig
+    from springwell.data.options import ImageOptions
     from springwell.evaluation.metrics import image_metrics, metric_lines, reference_features, torchmetrics
     from springwell.evaluation.sources import FEWEST, GREY, MOST, open_source
     from springwell.evaluation.weights import load_inception
@@ -229,7 +247,7 @@ def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
         if value is not None and not least <= value <= most:
             raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
     torchmetrics()
-    images = ImageConfig(image_size=command.image_size, data_root=command.data_root)
+    images = ImageOptions(image_size=command.image_size, data_root=command.data_root)
     with context.processes() as processes:
         reporter = context.reporter
         # The first process may have to download weights or to decode images that the others then find.

@@ -12,7 +12,19 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, place, writable, write_errors
+from springwell.app.cli.common import (
+    Common,
+    Context,
+    DataSpec,
+    Flag,
+    Folder,
+    ModelName,
+    Number,
+    load_model,
+    place,
+    writable,
+    write_errors,
+)
 from springwell.errors import InterruptionError, UserError
 
 
@@ -20,8 +32,8 @@ from springwell.errors import InterruptionError, UserError
 class LikelihoodCommand:
     """Bracket a model's partition function and the bits per dimension of data."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
+    data: DataSpec = None
     split: Literal["test", "train"] = "test"
     """Which data to measure."""
     num: int = 10_000
@@ -34,17 +46,17 @@ class LikelihoodCommand:
     """The most intermediate densities of a round. Twice as many take twice as long."""
     repeats: int = 8
     """Independent repeats, whose spread gives standard errors."""
-    chains: int | None = None
+    chains: Number = None
     """Chains of a repeat. Default: 16 for images, 512 for vectors."""
     burn: int = 200
     """HMC steps of the chains that the upper bounds start from, from noise and from held-out data."""
     seed: int = 0
     """Results depend on the seed, not on the number of processes."""
-    batch: int | None = None
+    batch: Number = None
     """Chains that run side by side. Default: 64 images, 1024 vectors, or fewer if memory is short."""
-    out: Path | None = None
+    out: Folder = None
     """Where to write likelihood.json and likelihood.png. Default: the run directory, ./NAME-likelihood for other models."""
-    strict: bool = False
+    strict: Flag = False
     """Exit with code 1 unless the verdict is ok."""
     common: Common = dataclasses.field(default_factory=Common)
 
@@ -53,30 +65,29 @@ class LikelihoodCommand:
 class ScoreCommand:
     """Rank images by their density under a model, for finding outliers."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
+    run: ModelName
     images: tyro.conf.Positional[str]
     """A folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test."""
+    data: DataSpec = None
     against: str | None = None
     """Other images, likewise: how well the density tells them apart (AUROC; above 0.5 if IMAGES are the likelier)."""
-    num: int | None = None
+    num: Number = None
     """Score the first so many of each. Default: all, but 50000 at most."""
     likelihood: Path | None = None
     """A likelihood.json of this model, if it is not in the run directory."""
     seed: int = 0
     """Of dequantisation and noise."""
-    out: Path | None = None
+    out: Folder = None
     """Where to write scores.npz, scores.json and scores.png. Default: the run directory, ./NAME-scores for other models."""
     common: Common = dataclasses.field(default_factory=Common)
 
 
 def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str, Any]:
     from springwell.app import plots
+    from springwell.app.build import measurable_data
     from springwell.evaluation.likelihood import measure, settings_for, work_name
-    from springwell.likelihood.bracket import Work
-    from springwell.model import LIKELIHOOD
-    from springwell.store.files import write_atomically
-    from springwell.store.run import find, load_folder
+    from springwell.store.files import write_json
+    from springwell.store.parts import Parts
 
     limits = (("num", 2), ("densities", 1), ("budget", 1), ("repeats", 4), ("chains", 2), ("burn", 0), ("batch", 1))
     for option, least in limits:
@@ -88,17 +99,18 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
     out = place(command.run, command.out, "likelihood")
     with context.processes() as processes:
         with processes.first():
-            folder = find(command.run)
-        model = load_folder(folder, processes.device, context.reporter.warn)
+            model = load_model(command.run, context, processes.device, command.data)
         writable(out)
         c = command
         settings = settings_for(model, c.tolerance, c.densities, c.budget, c.seed, c.repeats, c.chains, c.batch)
         kept = out / ".likelihood" / work_name(model, settings, command.burn)
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        work = Work(kept, rank, world, processes.first, context.reporter)
+        parts = Parts(kept, rank, world, processes.first)
         try:
             with write_errors(out):
-                found = measure(model, settings, command.num, command.split, command.burn, work)
+                data = measurable_data(model, context.reporter)
+                asked = (command.num, command.split, command.burn)
+                found = measure(model, data, settings, *asked, parts, context.reporter)
         except KeyboardInterrupt:
             raise InterruptionError(f"interrupted; {kept} keeps what there is: run the same command to go on") from None
     if not processes.main:
@@ -106,9 +118,9 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
     record = json.loads(json.dumps({"run": command.run, **found.record}), parse_constant=lambda value: None)
     with write_errors(out):
         plots.bracket(out / "likelihood.png", found.bracket, f"{command.run}: log Z, {found.bracket.verdict}")
-        write_atomically(out / LIKELIHOOD, json.dumps(record, indent=1) + "\n")
+        write_json(out / "likelihood.json", record)
     if not command.common.json:
-        print("\n".join([*likelihood_lines(record), f"written: {out / LIKELIHOOD}, {out / 'likelihood.png'}"]))
+        print("\n".join([*likelihood_lines(record), f"written: {out / 'likelihood.json'}, {out / 'likelihood.png'}"]))
     doubtful = command.strict and record["verdict"] != "ok"
     return {"out": str(out), **({"status": "doubtful"} if doubtful else {}), **record}
 
@@ -148,8 +160,11 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
         gap = r["gap"][source]
         note = f"reverse AIS from {source}, if that has converged; gap {gap['nats']:.3f} +- {gap['standard_error']:.3f} nats"
         lines.append(line("log Z <=", e, note))
-    between = {"value": r["log_z"], "standard_error": r["log_z_standard_error"]}
+    between = {"value": r["log_z_bennett"], "standard_error": r["log_z_bennett_standard_error"]}
     lines.append(line("log Z  =", between, "Bennett's estimate between them; no bound"))
+    if r.get("claim") is not None:
+        correction = f"the bracket's {r['log_z_quoted']} is {r['log_z'] - r['claim']:+.3f} nats from it"
+        lines.append(f"{'log Z  =':<10}{r['claim']:.3f} nats   what the model claims; {correction}")
     lines.append(line("log Z  =", r["thermodynamic_integration"], "thermodynamic integration; no bound"))
     for source, s in r["sources"].items():
         means = f"mean f {s['mean_f_before']:.1f} before, {s['mean_f']:.1f} +- {s['mean_f_standard_error']:.1f} after"
@@ -165,26 +180,27 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
     import numpy as np
     import torch
 
+    from springwell.app.build import config_of, open_model_data
     from springwell.data.images import scaled
     from springwell.data.pictures import grid, save_png
+    from springwell.evaluation.points import must_dequantise
     from springwell.evaluation.scores import auroc, score
     from springwell.evaluation.sources import open_source
-    from springwell.likelihood.bits import evaluation_data
-    from springwell.store.files import write_atomically
-    from springwell.store.run import load
+    from springwell.store.files import write_atomically, write_json
+    from springwell.store.run import read_log_z
 
     if command.num is not None and command.num < 1:
         raise UserError(f"--num {command.num}: must be at least 1")
-    model = load(command.run, context.device(), context.reporter.warn)
+    model = load_model(command.run, context, data=command.data)
     if len(model.event_shape) != 3:
         raise UserError(f"{command.run}: is a model of vectors {list(model.event_shape)}; score ranks images")
     if command.likelihood is not None:
-        model.use_likelihood(command.likelihood)
+        model.use_log_z(read_log_z(command.likelihood, model))
     out = place(command.run, command.out, "scores")
     writable(out)
-    config = dataclasses.replace(model.config.images, image_size=model.event_shape[1])
-    noisy = float(model.schedule.sigma_cum[0]) > 0
-    cell = evaluation_data(model)[0].cell if model.config.images.dequantise or not noisy else 0.0
+    options = config_of(model).images
+    config = dataclasses.replace(options, image_size=model.event_shape[1])
+    cell = open_model_data(model).cell if options.dequantise or must_dequantise(model) else 0.0
     found, pixels = {}, {}
     for name in (command.images, *([command.against] if command.against else [])):
         source = open_source(name, command.num, config, context.reporter, fewest=1)
@@ -225,7 +241,7 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
         ends = torch.cat([order[:16], order[-16:]])
         images = pixels[command.images][ends.cpu()].permute(0, 2, 3, 1).numpy()
         save_png(grid(images, min(16, len(images))), out / "scores.png")
-        write_atomically(out / "scores.json", json.dumps(result, indent=1) + "\n")
+        write_json(out / "scores.json", result)
     if not command.common.json:
         kind = (
             f"log-density (log Z: {result['verdict']})" if first.log_z else f"f, the log-density up to a constant ({first.why})"

@@ -8,9 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
-
-from springwell.app.cli.common import Common, Context, Processes, run_name, writable, write_errors
+from springwell.app.cli.common import (
+    Common,
+    Context,
+    File,
+    Flag,
+    ModelName,
+    Number,
+    Overwrite,
+    Processes,
+    check_new,
+    load_model,
+    run_name,
+    writable,
+    write_errors,
+)
 from springwell.errors import UserError
 
 
@@ -18,21 +30,21 @@ from springwell.errors import UserError
 class SampleCommand:
     """Draw samples from a trained model."""
 
-    run: tyro.conf.Positional[str]
-    """A run directory, the name of a model that ships, or owner/name of one on the Hugging Face hub."""
-    num: int | None = None
+    run: ModelName
+    num: Number = None
     """How many samples. Default: 64 images or 1024 vectors; 8 rows in a picture of trajectories."""
     seed: int = 0
     """Sample i depends on (seed, i) alone."""
-    out: Path | None = None
+    out: File = None
     """Where to: .png for a picture; .npy or .npz for numbers, images as uint8 [N, H, W, C]; a path without suffix for a folder
     of PNGs, which an interrupted command fills up; .gif with --trajectory. Default: samples.png (samples.npy for vectors) in
     the run directory, ./NAME.png for other models."""
-    trajectory: bool = False
+    overwrite: Overwrite = False
+    trajectory: Flag = False
     """Write the way from noise to sample: .png, .gif or .npz."""
-    batch: int | None = None
+    batch: Number = None
     """Chains that run side by side. Default: as many as fit in memory."""
-    steps: int | None = None
+    steps: Number = None
     """MCMC steps per level. Default: the run's own."""
     noise_scale: float | None = None
     """Factor on the Langevin noise. Default: the run's own."""
@@ -48,17 +60,16 @@ def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
     for option, value in (("num", command.num), ("batch", command.batch)):
         if value is not None and value < 1:
             raise UserError(f"--{option} {value}: must be at least 1")
+    check_new(out, command.overwrite)
     with context.processes() as processes:
         return _sample(command, context, processes, out, name)
 
 
 def _sample(command: SampleCommand, context: Context, processes: Processes, out: Path | None, name: str) -> dict[str, Any]:
     from springwell.app.writing import Drawing, write_samples, write_trajectory
-    from springwell.store.run import find, load_folder
 
     with processes.first():
-        folder = find(command.run)
-    model = load_folder(folder, processes.device, context.reporter.warn)
+        model = load_model(command.run, context, processes.device)
     if out is None and Path(command.run).is_dir():
         kind = ".png" if command.trajectory or len(model.event_shape) == 3 else ".npy"
         out = Path(command.run) / f"{'trajectory' if command.trajectory else 'samples'}{kind}"

@@ -7,62 +7,113 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from springwell.app.cli.common import Common, Context, Processes, is_main_process
+import tyro
+
+from springwell.app.cli.common import Common, Context, Flag, Folder, Processes, is_main_process
 from springwell.app.cli.evaluate import EvaluateCommand, evaluation_lines, known_evaluation, measure_model
-from springwell.app.config import Config, flat
-from springwell.app.presets import PRESETS
+from springwell.app.config import KIND_FIELDS, Config, flat, with_absolute_paths
+from springwell.app.presets import TABLE, Preset
+from springwell.data.options import ImageOptions
 from springwell.errors import UserError
+from springwell.store import zoo
+from springwell.training.options import CountOrZero, TrainingOptions
 
 
 @dataclass(frozen=True)
 class PresetsCommand:
-    """List the presets."""
+    """List the presets: what each is, what it costs and whether its model ships."""
 
     common: Common = dataclasses.field(default_factory=Common)
 
 
 @dataclass(frozen=True)
-class TrainCommand:
-    """Train a model: springwell train PRESET [overrides]. The same command resumes an interrupted run."""
+class TrainCommand(Config):
+    """Train a model, or go on with an interrupted run."""
 
-    config: Config
-    out: Path | None = None
+    out: Folder = None
     """Run directory. Default: runs/PRESET."""
-    dry_run: bool = False
+    init_from: Annotated[str | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None
+    """Start from the weights of this run or model, to fine-tune it."""
+    dry_run: Flag = False
     """Print the resolved configuration and its cost, and stop."""
     evaluate: bool = True
     """Sample, measure and draw the model when training ends."""
     common: Common = dataclasses.field(default_factory=Common)
 
+    @property
+    def config(self) -> Config:
+        """The configuration, which remembers its data by absolute path."""
+        return with_absolute_paths(Config(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Config)}))
+
+    def resolved(self, preset: str) -> TrainCommand:
+        """The command with its run directory, and without what served the help alone."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(TrainCommand)}
+        values |= {"training": TrainingOptions(**vars(self.training)), "out": self.out or Path("runs") / preset}
+        return TrainCommand(**values)
+
+
+@dataclass(frozen=True)
+class _VectorTraining(TrainingOptions):
+    """Optimisation."""
+
+    fid_every: tyro.conf.Suppress[CountOrZero] = 0
+    fid_samples: tyro.conf.Suppress[int] = 2500
+    precision: tyro.conf.Suppress[Literal["fp32", "bf16", "fp16"]] = "fp32"
+    compile: tyro.conf.Suppress[bool] = False
+
+
+def train_options(config: Config) -> TrainCommand:
+    """The options of ``train``, with ``config`` as their defaults and its kinds of sections as their types.
+
+    The help of vectors leaves out what is for images.
+    """
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(Config)}
+    types: dict[str, Any] = {name: type(values[name]) for name in KIND_FIELDS}
+    if config.of_vectors:
+        values["training"] = _VectorTraining(**vars(config.training))
+        types |= {"training": _VectorTraining, "images": tyro.conf.Suppress[ImageOptions]}
+    sections = [(name, kind, dataclasses.field(default=values[name])) for name, kind in types.items()]
+    command: type[TrainCommand] = dataclasses.make_dataclass("TrainOptions", sections, bases=(TrainCommand,), frozen=True)
+    return command(**values)
+
 
 def presets_command(command: PresetsCommand, context: Context) -> dict[str, Any]:
-    rows = {name: flat(config) for name, config in PRESETS.items()}
+    shipped = zoo.names()
+    rows = {name: {"about": row.about, **_cost(row), "ships": name in shipped} for name, row in TABLE.items()}
     if not command.common.json:
-        print(f"{'preset':<22}{'data':<22}{'objective':<11}{'T':>5}{'K':>5}{'batch':>7}{'iterations':>12}")
+        print(f"{'preset':<20}{'gradients':>10}{'CPU time':>10}  {'ships':<7}what it is")
         for name, row in rows.items():
-            fixed = {"sigmas": len(row["sigmas"]), "marginal": 1}
-            levels = fixed.get(row["schedule"], row["num_levels"])
-            print(
-                f"{name:<22}{row['data']:<22}{row['objective']:<11}{levels:>5}{row['num_steps']:>5}{row['batch']:>7}{row['iterations']:>12}"
-            )
-        print("\nspringwell train PRESET [--help]")
+            minutes, evaluations = row["cpu_minutes"], row["gradient_evaluations"]
+            time = "" if minutes is None else f"{minutes:.0f} min"
+            print(f"{name:<20}{evaluations:>10.1e}{time:>10}  {'yes' if row['ships'] else '':<7}{row['about']}")
+        print("\ngradients: gradient evaluations of the whole training, one sample each; CPU time: on one core, where known")
+        print("springwell train PRESET trains one; springwell sample NAME draws from one that ships")
     return {"presets": rows}
 
 
+def _cost(row: Preset) -> dict[str, Any]:
+    training = row.config.training
+    evaluations = row.config.gradient_evaluations() * training.iterations * training.batch
+    return {"config": flat(row.config), "gradient_evaluations": evaluations, "cpu_minutes": row.minutes}
+
+
 def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
-    command.config.validate()
+    config = command.config
+    config.validate()
     assert command.out is not None
     if command.dry_run:
         return _dry_run(command, context)
     context.set_threads()
+    from springwell.app.api import train_run
     from springwell.app.plots import preview
     from springwell.store.run import Run
-    from springwell.training.loop import train
+    from springwell.training.loop import Hooks
 
-    measure = _measure(command.config, context) if command.config.training.fid_every else None
-    result = train(command.config, command.out, command.common.device, context.reporter, preview, measure)
+    hooks = Hooks(preview, _measure(config, context) if config.training.fid_every else None)
+    first = command.init_from
+    result = train_run(config, command.out, command.common.device, context.reporter, hooks, init_from=first)
     out: dict[str, Any] = {
         "run": str(result.run),
         "status": result.status,
@@ -105,7 +156,7 @@ def _measure(config: Config, context: Context) -> Callable[[Any], dict[str, Any]
     try:
         torchmetrics()
         network = load_inception(reporter=context.reporter, data_root=config.images.data_root)
-        open_source(f"{config.data}@train", None, config.images)
+        reference = open_source(f"{config.data}@train", None, config.images)
     except UserError as error:
         if is_main_process():
             context.reporter.warn(f"--fid-every {config.training.fid_every}: the FID will not be measured; {error}")
@@ -115,14 +166,14 @@ def _measure(config: Config, context: Context) -> Callable[[Any], dict[str, Any]
 
     def measure(model: Any) -> dict[str, Any]:
         network.to(model.device)
-        return quality(model, network, config.training.fid_samples, reporter=reporter, only_fid=True)
+        return quality(model, reference, network, config.training.fid_samples, reporter=reporter, only_fid=True)
 
     return measure
 
 
 def _dry_run(command: TrainCommand, context: Context) -> dict[str, Any]:
+    from springwell.app.build import build_schedule
     from springwell.app.cost import estimate, seconds_per_iteration
-    from springwell.model import build_schedule
 
     config = command.config
     device = context.device()

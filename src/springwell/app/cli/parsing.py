@@ -1,0 +1,176 @@
+"""From words to a typed command, by tyro: a subcommand for every command and, below ``train``, for every preset.
+
+tyro prints help. What is wrong with the words is said in one line by :class:`UserError` instead of tyro's boxes: values are
+converted by the rules below, which raise, and unknown options come back from tyro.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from springwell.app.config import KIND_FIELDS, SECTIONS, Config, did_you_mean, with_fields
+from springwell.errors import UserError
+
+_MARKERS = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.AvoidSubcommands)
+
+
+class _BadValueError(Exception):
+    """A word that cannot be converted, and what would be."""
+
+    def __init__(self, word: str, wanted: str):
+        super().__init__(word, wanted)
+        self.word, self.wanted = word, wanted
+
+
+def with_kinds(config: Config, words: Sequence[str]) -> Config:
+    """``config`` with the kinds of schedule, network and chains that ``words`` ask for, so that their options are known."""
+    for name in KIND_FIELDS.values():
+        for word, value in zip(words, [*words[1:], ""], strict=True):
+            option, equals, joined = word.partition("=")
+            kind = joined if equals else value
+            if option == f"--{name}" and kind == "own":
+                raise UserError(
+                    "--network own: only Python can give one; choose mlp, resnet, unet, residual-mlp, residual-unet"
+                )
+            if option == f"--{name}":
+                config = with_fields(config, **{name: kind})
+    return config
+
+
+def subcommands(commands: dict[str, tuple[Any, str]]) -> Any:
+    """A type for tyro of named subcommands: {name: (a dataclass or a default instance of one, description)}."""
+    types = []
+    for name, (what, description) in commands.items():
+        if dataclasses.is_dataclass(what) and not isinstance(what, type):
+            marker, cls = tyro.conf.subcommand(name, default=what, description=description), type(what)
+        else:
+            marker, cls = tyro.conf.subcommand(name, description=description), what
+        types.append(Annotated[cls, marker])
+    return Union[tuple(types)]  # noqa: UP007
+
+
+def parse_words(commands: Any, words: Sequence[str], description: str = "") -> Any:
+    """The command that ``words`` say. Raises UserError for anything that does not parse; help ends the program."""
+    asked = not words or "-h" in words or "--help" in words
+    name = " ".join(words[: 2 if words[:1] == ["train"] else 1])
+    options: dict[str, Any] = {"prog": "springwell", "config": _MARKERS, "registry": _REGISTRY, "description": description}
+    try:
+        command, unknown = tyro.cli(
+            commands, args=list(words) or ["--help"], console_outputs=asked, return_unknown_args=True, **options
+        )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UserError(_see(f"{name}: an argument is missing, or has too few values", name)) from None
+    except _BadValueError as error:
+        raise UserError(_see(f"{_named(error.word, words)}: {error.wanted}", name)) from None
+    for word in unknown:
+        raise UserError(_see(_unknown(word, command), name))
+    return command
+
+
+def _see(message: str, name: str) -> str:
+    return f"{message}{' See' if message.endswith('?') else '; see'} springwell {name} --help"
+
+
+def _named(word: str, words: Sequence[str]) -> str:
+    """The option that ``word`` was given to, and the word."""
+    option = ""
+    for other in words:
+        if other.startswith("--"):
+            option, equals, value = other.partition("=")
+            other = value if equals else ""
+        if other == word:
+            break
+    return f"{option} {word}".strip() if option else f"'{word}'"
+
+
+def _unknown(word: str, command: Any) -> str:
+    option, _, _ = word.partition("=")
+    if not option.startswith("--"):
+        return f"'{word}': one argument too many"
+    name = option.removeprefix("--").removeprefix("no-").replace("-", "_")
+    for section, kinds in SECTIONS.items():
+        owners = [kind for kind, cls in kinds.items() if name in {f.name for f in dataclasses.fields(cls)}]
+        if owners and isinstance(command, Config):
+            kinds_of = KIND_FIELDS.get(section, "network")
+            named = owners if section in KIND_FIELDS else ["resnet", "unet"]
+            return f"{option}: belongs to {' or '.join(f'--{kinds_of} {kind}' for kind in named)}"
+    return f"{option}: unknown option{did_you_mean(option, _options(command))}"
+
+
+def _options(command: Any) -> Iterator[str]:
+    for f in dataclasses.fields(command):
+        value = getattr(command, f.name)
+        if dataclasses.is_dataclass(value):
+            yield from _options(value)
+        else:
+            yield f"--{f.name.replace('_', '-')}"
+
+
+def _integer(word: str) -> int:
+    """Also 1e6 and 1_000, where they are whole."""
+    try:
+        return int(word)
+    except ValueError:
+        value = float(word)
+    if not value.is_integer() or abs(value) > 2**63:
+        raise ValueError
+    return int(value)
+
+
+def _rule(convert: Callable[[str], Any], cls: type, wanted: str) -> PrimitiveConstructorSpec[Any]:
+    def from_words(words: list[str]) -> Any:
+        if words == ["None"]:
+            # tyro then tries the other half of `int | None`.
+            raise ValueError("None")
+        try:
+            return convert(words[0])
+        except (ValueError, OverflowError):
+            raise _BadValueError(words[0], wanted) from None
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=cls.__name__.upper(),
+        instance_from_str=from_words,
+        is_instance=lambda value: isinstance(value, (int, cls)) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _literal(choices: tuple[str, ...]) -> PrimitiveConstructorSpec[Any]:
+    def from_words(words: list[str]) -> Any:
+        if words[0] not in choices:
+            if words == ["None"]:
+                raise ValueError("None")
+            near = did_you_mean(words[0], choices)
+            raise _BadValueError(words[0], f"unknown{near}" if near else f"unknown; choose {', '.join(choices)}")
+        return words[0]
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        # A kind is chosen before tyro parses, so its field has one value; the field's help lists them all.
+        metavar=f"{{{','.join(choices)}}}" if len(choices) > 1 else "KIND",
+        instance_from_str=from_words,
+        is_instance=lambda value: value in choices,
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+_REGISTRY = ConstructorRegistry()
+
+
+@_REGISTRY.primitive_rule
+def _numbers_and_choices(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    if info.type is int:
+        return _rule(_integer, int, "not a whole number")
+    if info.type is float:
+        return _rule(float, float, "not a number")
+    if get_origin(info.type) is Literal:
+        return _literal(get_args(info.type))
+    return None

@@ -1,0 +1,30 @@
+"""Errors of the library speak of arguments; the command line speaks of options."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+from springwell.app.config import SECTIONS
+
+_VALUE = r"""'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\]|[^\s,;:()'"]+"""
+_ARGUMENT = re.compile(rf"(?<![\w./=-])([a-z][a-z0-9_]*)=({_VALUE})")
+_FIELDS = [f.name for kinds in SECTIONS.values() for cls in kinds.values() for f in fields(cls)]
+_NAMES = sorted({*_FIELDS, "data", "init_from"}, key=len, reverse=True)
+_LONG = "|".join(name for name in _NAMES if "_" in name)
+# A field's name is an option where it cannot be an English word, or where a message begins with it.
+_BARE = re.compile(rf"(?<![\w./=-])({_LONG})(?![\w=])|^({'|'.join(_NAMES)})(?=: )")
+
+
+def as_options(text: str) -> str:
+    """``text`` with its arguments written as options: ``batch=7`` as ``--batch 7``, ``flip=False`` as ``--no-flip``."""
+    text = _BARE.sub(lambda match: f"--{match[0].replace('_', '-')}", text)
+    return _ARGUMENT.sub(lambda match: _option(match[1].replace("_", "-"), match[2]), text)
+
+
+def _option(name: str, value: str) -> str:
+    if value in ("True", "False"):
+        return f"--{name}" if value == "True" else f"--no-{name}"
+    if value[0] in "([":
+        value = " ".join(part.strip().strip("'\"") for part in value[1:-1].split(",") if part.strip())
+    return f"--{name} {value.strip(chr(39) + chr(34))}".rstrip()

@@ -1,0 +1,238 @@
+r"""The objective ``normalised``: f(y, sigma) becomes log p_sigma(y) itself, constant and all.
+
+For y_i = x_i + sigma_i eps_i the density p of y has derivatives that are means over what cannot be seen,
+
+    space:  sigma_i d log p / d y_i          = E[ -eps_i      | y ]
+    noise:  d log p / d log sigma_i          = E[ eps_i^2 - 1 | y ]
+
+so that least squares finds them. Both come from one backward pass of f. With D coordinates and all sigma_i = sigma,
+
+    space  = |sigma grad_y f + eps|^2 / D
+    noise  = sum_i (d f / d log sigma_i - eps_i^2 + 1)^2 / (2 D)
+    total  = (d f / d log sigma - |eps|^2 + D)^2 / (2 D),               d f / d log sigma = sum_i d f / d log sigma_i
+    loss   = space + w_noise noise + w_total total
+
+``noise`` and ``space`` are sums of D terms of order 1 and balance each other in every dimension. ``total`` alone (Guth et al.)
+would do, but it is a single number with a standard deviation of up to (2 D)^(1/2), and its gradient is D times as large as
+that of ``space``. It remains useful with a small weight: it sees errors that are equal in all coordinates, which ``noise``
+sees D times less.
+
+f is now right up to one constant for all y and all sigma; what f is for sigma -> infinity gives it
+(:mod:`springwell.energy.residual`).
+
+The classifier between noise levels needs no derivative along the noise. sigma and sigma' are drawn from the same law, y comes
+with sigma, and a logistic regression with logit f(y, sigma) - f(y, sigma') has to say which of the two y came with:
+
+    classifier = softplus(f(y, sigma') - f(y, sigma))
+
+Recovery likelihood (:class:`springwell.objectives.Recovery`) can be added: its chains lower f wherever they go and no data are.
+
+References:
+    Guth, Kadkhodaie, Simoncelli, "Learning normalized image densities via dual score matching", 2025.
+    Gutmann, Hyvarinen, "Noise-contrastive estimation", AISTATS 2010.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from springwell.energy.base import EnergyFunction
+from springwell.energy.residual import LevelEnergy
+from springwell.errors import UserError
+from springwell.noise import Noise, as_noise
+from springwell.objectives import Outcome, Recovery, random_levels
+from springwell.schedule import NoiseSchedule
+from springwell.shapes import expand
+
+NoiseEnergy = Callable[[Tensor, Tensor], Tensor]
+# Share of the running mean of a level's error that one sample leaves.
+MEMORY = 0.99
+
+
+class Derivatives(NamedTuple):
+    """f and its derivatives at y.
+
+    Attributes:
+        f: ``[N]``.
+        space: ``[N, ...]``: sigma grad_y f.
+        noise: ``[N, ...]``: d f / d log sigma_i.
+    """
+
+    f: Tensor
+    space: Tensor
+    noise: Tensor
+
+
+class Losses(NamedTuple):
+    """Losses of every sample ``[N]``, and what diagnostics need.
+
+    Attributes:
+        space: Error of the score; its least value is the share of eps that y does not tell.
+        noise: Error of the derivatives along the noise of each coordinate.
+        total: Error of the derivative along the noise of all coordinates.
+        excess: d f / d log sigma - |eps|^2 + D, whose mean is 0 at the truth.
+        inner: -<eps, sigma grad f>; its mean over that of ``square`` is the calibration c, 1 at the truth.
+        square: |sigma grad f|^2.
+    """
+
+    space: Tensor
+    noise: Tensor
+    total: Tensor
+    excess: Tensor
+    inner: Tensor
+    square: Tensor
+
+
+def derivatives(energy: NoiseEnergy, y: Tensor, sigma: Tensor, create_graph: bool = False) -> Derivatives:
+    """Both derivatives from one backward pass.
+
+    Args:
+        energy: f(y, sigma), sigma of the shape of y.
+        y: ``[N, ...]``.
+        sigma: ``[N]``.
+        create_graph: Whether the result is to be differentiated once more, as training does.
+    """
+    with torch.enable_grad():
+        y = y.detach().requires_grad_()
+        log_sigma = expand(sigma.detach().log(), y).expand_as(y).contiguous().requires_grad_()
+        f = energy(y, log_sigma.exp())
+        space, noise = torch.autograd.grad(f.sum(), (y, log_sigma), create_graph=create_graph)
+    return Derivatives(f, expand(sigma, y) * space, noise)
+
+
+def normalised_losses(energy: NoiseEnergy, x: Tensor, sigma: Tensor, eps: Tensor, create_graph: bool = True) -> Losses:
+    """The losses of data x ``[N, ...]`` with noise sigma ``[N]`` times eps ``[N, ...]``."""
+    found = derivatives(energy, x + expand(sigma, x) * eps, sigma, create_graph)
+    dim, e, u = x[0].numel(), eps.flatten(1), found.space.flatten(1)
+    excess = found.noise.flatten(1).sum(-1) - e.square().sum(-1) + dim
+    noise = (found.noise.flatten(1) - e.square() + 1).square().sum(-1) / (2 * dim)
+    inner, square = -(e * u).sum(-1), u.square().sum(-1)
+    return Losses((u + e).square().sum(-1) / dim, noise, excess.square() / (2 * dim), excess, inner.detach(), square.detach())
+
+
+def classifier_loss(energy: NoiseEnergy, y: Tensor, sigma: Tensor, other: Tensor) -> Tensor:
+    """Which of two noises y ``[N, ...]`` came with: ``[N]``. ``sigma`` is the true one, both are drawn from one law."""
+    return F.softplus(energy(y, other) - energy(y, sigma))
+
+
+class Weights(NamedTuple):
+    """Weights of the terms, beside the score's 1.
+
+    Attributes:
+        noise: Of the derivatives along the noise of every coordinate.
+        total: Of their sum.
+        classifier: Of the classifier between noise levels.
+        recovery: Of recovery likelihood.
+        balance: A level's loss is weighed by (its mean error)^-balance: 0 leaves the losses as they are, 1 makes every level
+            count alike.
+    """
+
+    noise: float = 1.0
+    total: float = 0.01
+    classifier: float = 0.0
+    recovery: float = 0.0
+    balance: float = 0.5
+
+
+class Focus(NamedTuple):
+    """Where the noise is drawn: a ``share`` of the batch log-normal around ``sigma``, the rest evenly over the levels."""
+
+    share: float = 0.0
+    sigma: float = 0.3
+    width: float = 1.0
+
+
+@dataclass
+class Normalised:
+    """Both derivatives of log p, in space and along the noise; see the head of this module.
+
+    Attributes:
+        energy: A LevelEnergy: f(y, t) that knows its noise as a continuous variable.
+        schedule: The noise levels. Noise is drawn between them, too.
+        weights: Of the terms.
+        focus: Where most noise is drawn.
+        recovery: The objective that ``weights.recovery`` adds, with the sampler of its chains.
+        differentiated: The same energy as the loss differentiates it: under data parallelism, its wrapper.
+    """
+
+    names: ClassVar[tuple[str, ...]] = ("score_error", "noise_error", "excess", "inner", "square")
+
+    energy: Any
+    schedule: NoiseSchedule
+    weights: Weights = field(default_factory=Weights)
+    focus: Focus = field(default_factory=Focus)
+    recovery: Recovery | None = None
+    differentiated: EnergyFunction | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.energy, LevelEnergy):
+            kind = type(self.energy).__name__
+            raise UserError(f"energy: is a {kind}; the normalised objective needs a LevelEnergy, which knows its noise")
+        if float(self.schedule.sigma_cum[0]) == 0:
+            raise UserError("schedule: has no initial noise, so its data have no density at level 0; set initial_noise")
+        if self.weights.recovery and self.recovery is None:
+            raise UserError(f"weights: recovery={self.weights.recovery:g}, but no recovery objective is given")
+
+    def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
+        noise = as_noise(noise, x)
+        num_levels = self.schedule.num_levels
+        t = random_levels(num_levels, noise) if t is None else t
+        sigma, level = self.draw_noise(t, noise.uniform(), x.dtype)
+        f = self.differentiated or self.energy
+        losses = normalised_losses(f, x, sigma, eps := noise.normal(*x.shape[1:]))
+        error = losses.space + self.weights.noise * losses.noise + self.weights.total * losses.total
+        loss = self._balance(error, level) * error
+        if self.weights.classifier:
+            other, _ = self.draw_noise(random_levels(num_levels, noise), noise.uniform(), x.dtype)
+            y = x + expand(sigma, x) * eps
+            loss = loss + self.weights.classifier * classifier_loss(f, y, sigma, other)
+        if self.weights.recovery and self.recovery is not None:
+            loss = loss + self.weights.recovery * self.recovery(x, noise, t).loss
+        values = (losses.space, losses.noise, losses.excess, losses.inner, losses.square)
+        return Outcome(loss, {name: v.detach() for name, v in zip(self.names, values, strict=True)}, level)
+
+    def draw_noise(self, t: Tensor, u: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """sigma ``[N]`` at the position (t + u) / T of its law, and the level ``[N]`` below it."""
+        num_levels = self.schedule.num_levels
+        log_sigma = self.energy.sigma.log()
+        place = (t + u.double()) / num_levels
+        if self.focus.share:
+            place = _warped(place, log_sigma, self.focus)
+        level = (place * num_levels).long().clamp(max=num_levels - 1)
+        drawn = torch.lerp(log_sigma[level], log_sigma[level + 1], place * num_levels - level)
+        return drawn.exp().to(dtype), level
+
+    @torch.no_grad()
+    def _balance(self, error: Tensor, level: Tensor) -> Tensor:
+        """Weights ``[N]``, after the running mean of every level has taken note of the errors."""
+        if not self.weights.balance:
+            return torch.ones_like(error)
+        mean = self.energy.level_error
+        count = torch.zeros_like(mean).index_add_(0, level, torch.ones_like(error))
+        total = torch.zeros_like(mean).index_add_(0, level, error.detach())
+        # A level with many samples in the batch moves further than one with a single sample.
+        mean.lerp_(total / count.clamp(min=1), torch.where(count > 0, 1 - MEMORY**count, 0.0))
+        return mean.clamp(min=1e-6)[level] ** -self.weights.balance
+
+
+def _warped(place: Tensor, log_sigma: Tensor, focus: Focus) -> Tensor:
+    """Positions in [0, 1) along the levels, from uniform ones, by the inverse of the mixture's distribution function."""
+    grid = torch.linspace(0, 1, 2001, dtype=torch.float64, device=place.device)
+    num_levels = len(log_sigma) - 1
+    index = (grid * num_levels).long().clamp(max=num_levels - 1)
+    at = torch.lerp(log_sigma[index], log_sigma[index + 1], grid * num_levels - index)
+    bell = torch.exp(-0.5 * ((at - math.log(focus.sigma)) / focus.width) ** 2)
+    density = (1 - focus.share) + focus.share * bell / bell.mean()
+    cumulative = density.cumsum(0)
+    cumulative = (cumulative - cumulative[0]) / (cumulative[-1] - cumulative[0])
+    right = torch.searchsorted(cumulative, place).clamp(1, len(grid) - 1)
+    left = right - 1
+    share = (place - cumulative[left]) / (cumulative[right] - cumulative[left]).clamp(min=1e-12)
+    return torch.lerp(grid[left], grid[right], share.clamp(0, 1)).clamp(max=1 - 1e-9)

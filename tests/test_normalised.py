@@ -1,0 +1,187 @@
+"""The objective's optimum is the truth: at the exact density its expected gradient vanishes in every parameter."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from springwell.energy.prior import Prior
+from springwell.energy.residual import LevelEnergy, NoiseMLP, ResidualEnergy
+from springwell.errors import UserError
+from springwell.level import LevelSampler
+from springwell.noise import Noise
+from springwell.normalised import Focus, Normalised, Weights, classifier_loss, normalised_losses
+from springwell.objectives import Recovery
+from springwell.schedule import NoiseSchedule
+from springwell.shapes import expand
+
+NUM = 200_000
+
+
+class Mixture:
+    """log-density of x + sigma eps, x from two Gaussians on the line, with free parameters."""
+
+    def __init__(self, weight: float = 0.2, centre: float = 3.0, width: float = 0.3, offset: float = 0.0):
+        self.logit = torch.tensor(math.log(weight / (1 - weight)), dtype=torch.float64, requires_grad=True)
+        self.centre = torch.tensor(centre, dtype=torch.float64, requires_grad=True)
+        self.log_width = torch.tensor(math.log(width), dtype=torch.float64, requires_grad=True)
+        self.slope = torch.tensor(offset, dtype=torch.float64, requires_grad=True)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [self.logit, self.centre, self.log_width, self.slope]
+
+    def sample(self, num: int, generator: torch.Generator) -> Tensor:
+        first = torch.rand(num, 1, generator=generator, dtype=torch.float64) < torch.sigmoid(self.logit)
+        x = torch.where(first, self.centre, -self.centre)
+        return (x + self.log_width.exp() * torch.randn(num, 1, generator=generator, dtype=torch.float64)).detach()
+
+    def __call__(self, y: Tensor, sigma: Tensor) -> Tensor:
+        sigma = sigma.view(-1, 1)
+        v = (2 * self.log_width).exp() + sigma**2
+        parts = [-((y - side * self.centre) ** 2) / (2 * v) - 0.5 * (2 * math.pi * v).log() for side in (1, -1)]
+        logs = [torch.nn.functional.logsigmoid(self.logit), torch.nn.functional.logsigmoid(-self.logit)]
+        # slope is an error of normalisation that differs between levels: invisible in space.
+        return (torch.logaddexp(parts[0] + logs[0], parts[1] + logs[1]) + self.slope * sigma.log())[:, 0]
+
+
+def draws(num: int = NUM, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = Mixture().sample(num, generator)
+    sigma = torch.exp(math.log(0.1) + math.log(100) * torch.rand(num, generator=generator, dtype=torch.float64))
+    return x, sigma, torch.randn(num, 1, generator=generator, dtype=torch.float64)
+
+
+def gradient(energy: Mixture, term: str, groups: int = 50) -> tuple[Tensor, Tensor]:
+    """Mean gradient ``[4]`` of a term of the loss, and its standard error."""
+    x, sigma, eps = draws()
+    rows = []
+    for part in torch.arange(len(x)).chunk(groups):
+        if term == "classifier":
+            other = sigma[part.flip(0)]
+            loss = classifier_loss(energy, x[part] + sigma[part, None] * eps[part], sigma[part], other).mean()
+        else:
+            loss = getattr(normalised_losses(energy, x[part], sigma[part], eps[part]), term).mean()
+        grads = torch.autograd.grad(loss, energy.parameters, allow_unused=True)
+        rows.append(
+            torch.stack([torch.zeros_like(p) if g is None else g for p, g in zip(energy.parameters, grads, strict=True)])
+        )
+    found = torch.stack(rows)
+    return found.mean(0), found.std(0) / groups**0.5
+
+
+@pytest.mark.parametrize("term", ["space", "noise", "total", "classifier"])
+def test_the_truth_is_stationary(term: str) -> None:
+    mean, error = gradient(Mixture(), term)
+    assert bool((mean.abs() <= 4.5 * error + 1e-12).all()), (mean, error)
+
+
+@pytest.mark.parametrize("term", ["noise", "total", "classifier"])
+def test_wrong_weights_and_wrong_normalisation_are_seen(term: str) -> None:
+    mean, error = gradient(Mixture(weight=0.5), term)
+    assert float(mean[0]) > 10 * float(error[0])
+    mean, error = gradient(Mixture(offset=0.2), term)
+    assert float(mean[3]) > 10 * float(error[3])
+
+
+def test_space_alone_is_blind_to_normalisation() -> None:
+    mean, _ = gradient(Mixture(offset=0.2), "space")
+    assert float(mean[3]) == 0
+
+
+@pytest.mark.parametrize("dim", [2, 64, 784])
+def test_gaussian_errors_have_their_closed_form(dim: int) -> None:
+    """For data N(0, s^2 I) and the exact f: space = noise = (s^2 / v)^k of k = 1 and 1 - (sigma^2 / v)^2; c = 1."""
+    generator = torch.Generator().manual_seed(1)
+    num, s_square, sigma_square = 400_000 // dim, 0.5, 0.8
+    v = s_square + sigma_square
+    x = s_square**0.5 * torch.randn(num, dim, generator=generator, dtype=torch.float64)
+    eps = torch.randn(num, dim, generator=generator, dtype=torch.float64)
+    sigma = torch.full((num,), sigma_square**0.5, dtype=torch.float64)
+
+    def energy(y: Tensor, noise: Tensor) -> Tensor:
+        w = s_square + noise.square()
+        return (-0.5 * y.square() / w - 0.5 * (2 * math.pi * w).log()).sum(-1)
+
+    losses = normalised_losses(energy, x, sigma, eps)
+    expected = {
+        "space": s_square / v,
+        "noise": 1 - (sigma_square / v) ** 2,
+        "total": 1 - (sigma_square / v) ** 2,
+        "excess": 0.0,
+    }
+    for name, value in expected.items():
+        found = getattr(losses, name).detach()
+        assert abs(float(found.mean()) - value) <= 4.5 * float(found.std()) / num**0.5, name
+    difference = losses.inner - losses.square
+    assert abs(float(difference.mean())) <= 4.5 * float(difference.std()) / num**0.5
+
+
+SCHEDULE = NoiseSchedule.log_snr(9, 6.0, -5.0)
+
+
+def level_energy() -> LevelEnergy:
+    torch.manual_seed(0)
+    network = NoiseMLP(2, 2, width=16, depth=1)
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return LevelEnergy(ResidualEnergy(network, Prior.gaussian(torch.zeros(2), 1.0)), SCHEDULE)
+
+
+def test_the_objective_is_the_weighted_sum_of_its_terms() -> None:
+    """Written out with the same noise: position along the levels, sigma, eps, the terms, the balance of a first batch."""
+    energy, num = level_energy(), 64
+    x, t = torch.randn(num, 2), torch.arange(num) % 9
+    weights = Weights(noise=0.7, total=0.2, classifier=0.3, recovery=0.1, balance=0.0)
+    sampler = LevelSampler("mala", 2, 0.1)
+    loss_fn = Normalised(energy, SCHEDULE, weights, recovery=Recovery(energy, SCHEDULE, sampler))
+    found = loss_fn(x, Noise(3, torch.arange(num)), t)
+    noise = Noise(3, torch.arange(num))
+    place = t + noise.uniform().double()
+    log_sigma = (SCHEDULE.sigma_cum / SCHEDULE.a_cum).log()
+    level = place.long()
+    sigma = torch.lerp(log_sigma[level], log_sigma[level + 1], place - level).exp().float()
+    eps = noise.normal(2)
+    losses = normalised_losses(energy, x, sigma, eps)
+    other_place = (noise.uniform().double() * 9).long() + noise.uniform().double()
+    other = torch.lerp(log_sigma[other_place.long()], log_sigma[other_place.long() + 1], other_place % 1).exp().float()
+    expected = losses.space + 0.7 * losses.noise + 0.2 * losses.total
+    expected = expected + 0.3 * classifier_loss(energy, x + expand(sigma, x) * eps, sigma, other)
+    expected = expected + 0.1 * Recovery(energy, SCHEDULE, sampler)(x, noise, t).loss
+    torch.testing.assert_close(found.loss, expected)
+    assert torch.equal(found.level, level)
+    torch.testing.assert_close(found.statistics["score_error"], losses.space.detach())
+    assert torch.autograd.grad(found.loss.sum(), list(energy.parameters()))[0].abs().sum() > 0
+
+
+def test_levels_are_balanced_by_their_errors() -> None:
+    energy, x = level_energy(), torch.randn(900, 2)
+    loss_fn = Normalised(energy, SCHEDULE, Weights(balance=1.0))
+    t = torch.arange(900) % 9
+    for i in range(30):
+        found = loss_fn(x, Noise(i, torch.arange(900)), t)
+    by_level = torch.zeros(9).index_add_(0, found.level, found.loss.detach()) / 100
+    torch.testing.assert_close(by_level, torch.ones(9), rtol=0.35, atol=0)
+
+
+def test_the_focus_draws_its_share_and_keeps_the_law_uniform_elsewhere() -> None:
+    loss_fn = Normalised(level_energy(), SCHEDULE, focus=Focus(0.5, 0.3, 0.5))
+    num = 200_000
+    place = (torch.arange(num) + 0.5) / num * 9
+    sigma, level = loss_fn.draw_noise(place.long(), place % 1, torch.float64)
+    log_sigma = (SCHEDULE.sigma_cum / SCHEDULE.a_cum).log()
+    assert bool((sigma.log() >= log_sigma[level] - 1e-9).all() & (sigma.log() <= log_sigma[level + 1] + 1e-9).all())
+    near = ((sigma.log() - math.log(0.3)).abs() < 0.5).double().mean()
+    evenly = 1.0 / float(log_sigma[-1] - log_sigma[0])
+    # Half of a normal law within one standard deviation, and half of the even one.
+    assert float(near) == pytest.approx(0.5 * 0.6827 + 0.5 * evenly, abs=0.01)
+
+
+def test_what_cannot_work_is_said() -> None:
+    with pytest.raises(UserError, match=r"energy: is a function; .* needs a LevelEnergy"):
+        Normalised(lambda y, t: y.sum(-1), SCHEDULE)
+    with pytest.raises(UserError, match="has no initial noise"):
+        Normalised(level_energy(), NoiseSchedule.t1k())
+    with pytest.raises(UserError, match="no recovery objective is given"):
+        Normalised(level_energy(), SCHEDULE, Weights(recovery=1.0))
