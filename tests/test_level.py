@@ -76,15 +76,32 @@ def test_where_a_draw_starts(start, num_steps, training):
     assert acceptance.tolist() == [1.0] * N
 
 
+@pytest.mark.parametrize("start", ["noisy", "data", "denoised"])
+@pytest.mark.parametrize("num_steps", [0, 3])
+def test_a_guess_is_damped_but_for_the_papers_normal_approximation(start, num_steps):
+    """Whoever asks a sampler with chains for a guess, as starts of long chains do, gets the damped one."""
+    _, _, x_next = pair()
+    eps = Noise(3, torch.arange(N), dtype=torch.float64).normal(3)
+    guess = LevelSampler("mala", num_steps, 0.1, start).guess(Conditional(ENERGY, SCHEDULE, T, x_next), eps)
+    torch.testing.assert_close(guess, written_out(x_next, eps, damped=num_steps > 0 or start == "denoised", cut=False))
+
+
 def test_training_cuts_a_drift_that_data_cannot_make_and_generation_does_not():
     steep, x_next = GaussianEnergy(SCHEDULE, 50.0, 1e-3), torch.zeros(N, 3, dtype=torch.float64)
-    conditional, sampler = Conditional(steep, SCHEDULE, T, x_next), LevelSampler("mala", 2, 0.1, "denoised")
-    eps = torch.zeros_like(x_next)
-    free, cut = sampler.guess(conditional, eps), sampler.guess(conditional, eps, cut=True)
+    conditional, sampler = Conditional(steep, SCHEDULE, T, x_next), LevelSampler(STILL, 2, 0.1, "denoised")
     sigma, share = column(SCHEDULE.sigma[1:]), column(SCHEDULE.posterior_share)
     longest = (1 + FARTHEST / 6**0.5) * (1 - share).sqrt() * sigma
-    torch.testing.assert_close(cut, longest.expand(N, 3))
-    assert bool((free > 2 * cut).all())
+    eps = torch.zeros_like(x_next)
+    torch.testing.assert_close(sampler.guess(conditional, eps, cut=True), longest.expand(N, 3))
+    assert bool((sampler.guess(conditional, eps) > 2 * longest).all())
+    # Training and generation draw their starts so.
+    x, y_t, _ = pair()
+    cut, _ = sampler.draw(conditional, Noise(0, torch.arange(N), dtype=torch.float64), Truth(x, y_t))
+    torch.testing.assert_close(cut, longest + share.sqrt() * sigma * residual(x, y_t, x_next))
+    free, _ = sampler.draw(conditional, Noise(0, torch.arange(N), dtype=torch.float64))
+    drift = share * sigma**2 * (column(steep.mean) - x_next) / column(steep.variance)
+    eps = Noise(0, torch.arange(N), dtype=torch.float64).normal(3)
+    torch.testing.assert_close(free, drift + share.sqrt() * sigma * eps)
 
 
 def test_without_initial_noise_the_guess_of_training_has_noise_of_its_own():

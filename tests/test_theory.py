@@ -54,10 +54,10 @@ class Fixed(Noise):
     """In place of Noise: draw after draw of the normals that it is given; an objective makes a pair from the first two."""
 
     def __init__(self, *values):
-        self.values = list(values)
+        self.num, self.values = len(values[0]), list(values)
 
     def __len__(self):
-        return len(self.values[0])
+        return self.num
 
     def normal(self, *shape):
         return self.values.pop(0).view(-1, *shape)
