@@ -14,10 +14,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from springwell.app.build import build_energy, build_schedule
 from springwell.app.config import Config
@@ -28,6 +30,18 @@ from springwell.samplers import gradient
 # What Python, torch and the other libraries take on a CPU.
 BASE_MEMORY = 320 * 2**20
 _KNOWN_SHAPES = {"digits": (1, 8), "mnist": (1, 28), "fashion-mnist": (1, 28), "cifar10": (3, 32), "celeba": (3, 64)}
+
+
+class _Operations(TorchDispatchMode):
+    """Counts operations. torch's FlopCounterMode does it by module, which energies that are differentiated inside refuse."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket in flop_registry:
+            self.total += flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=out)
+        return out
 
 
 @dataclass(frozen=True)
@@ -70,18 +84,18 @@ def estimate(config: Config) -> Cost:
         energy = build_energy(config, schedule, shape).to("meta")
     parameters = sum(p.numel() for p in energy.parameters())
     y, t = torch.empty(1, *shape, device="meta"), torch.zeros(1, dtype=torch.long, device="meta")
-    with FlopCounterMode(display=False) as chain:
+    with _Operations() as chain:
         gradient(at_level(energy, t), y)
-    with FlopCounterMode(display=False) as loss:
+    with _Operations() as loss:
         _loss(energy, y, t)
     evaluations = config.gradient_evaluations() - 1
     if config.objective.objective in ("dsm", "normalised"):
         # Differentiating a gradient costs twice what the gradient did, and keeps as much as positives and negatives do.
-        per_sample = 3 * chain.get_total_flops()
+        per_sample = 3 * chain.total
     else:
-        per_sample = loss.get_total_flops() + evaluations * chain.get_total_flops()
+        per_sample = loss.total + evaluations * chain.total
     memory = BASE_MEMORY + 5 * 4 * parameters + _batch_memory(config, energy, y, t)
-    return Cost(shape, parameters, chain.get_total_flops(), per_sample * config.training.batch, memory)
+    return Cost(shape, parameters, chain.total, per_sample * config.training.batch, memory)
 
 
 def _loss(energy: nn.Module, y: Tensor, t: Tensor) -> list[int]:
