@@ -48,6 +48,7 @@ class Stream(IntEnum):
     DATA = 2**42  # held-out data, their noise and dequantisation
     NULL = 2**43  # permutations of a null distribution
     MOMENTS = 2**44  # data whose moments an energy starts with
+    CALIBRATION = 2**45
     PILOT = 2**50  # + level of the first chain
     LONGRUN = 2**51  # + steps per level x 2^24 + level
     LONGRUN_FREE = 2**52  # + steps done

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from springwell.data.source import DataSource
+from springwell.evaluation.calibration import calibrated
 from springwell.evaluation.neighbours import memorisation
 from springwell.generate import Sample
 from springwell.model import Model
@@ -92,6 +93,7 @@ def evaluate_images(
         "acceptance": [round(a, 4) for a in acceptance.mean(1).tolist()],
         "f_gap_levels": [_number(g) for g in gap],
         "f_gap_levels_standard_error": [_number(e) for e in errors],
+        **calibrated(model, data, num, seed),
     }
     return Measured(result, samples, images, neighbours)
 

@@ -2,9 +2,9 @@ r"""Long-run chains: do samples stay what they are when every level is given mor
 
 For each S of a list, progressive sampling with S steps at every level of a kernel with a Metropolis test,
 
-    x_T ~ N(0, I);   for t = T-1 ... 0:  y = normal approximation;  S steps at log p(. | x_{t+1});  x_t = y / scale_t
+    x_T ~ N(0, I);   for t = T-1 ... 0:  y = normal approximation;  S - 1 steps at log p(. | x_{t+1});  x_t = y / scale_t
 
-so that a sample has made S T steps in all. Then, without the spring of level 0, chains go on at f(., 0) from where they ended:
+so that a sample has made S T steps in all: the approximation is the first, as in the paper. Then, without the spring of level 0, chains go on at f(., 0) from where they ended:
 nothing holds them to the data any more but the energy itself. A short-run model loses its images there.
 
 Every level and every stretch of a chain without spring has random numbers of its own, so that an interrupted run goes on from
@@ -105,13 +105,15 @@ def long_run(
     ends: Tensor | None = None
     for number in sorted(plan.steps):
         u, accepted = _progressive(model, plan, steps, number, out, reporter)
-        if steps.acceptance:
+        # A single step is the guess, which has no Metropolis test.
+        tested = bool(steps.acceptance) and not (number == 1 and bool(model.schedule.spring.all()))
+        if tested:
             warn_if_collapsed(accepted, number * plan.num, torch.arange(len(accepted), device=model.device))
         samples[str(number)] = judge.finished(u)
         runs[str(number)] = {
             "steps_per_level": number,
             "total_steps": number * model.schedule.num_levels,
-            "acceptance": [round(a, 4) for a in accepted.tolist()] if steps.acceptance else None,
+            "acceptance": [round(a, 4) for a in accepted.tolist()] if tested else None,
             **judge(u),
         }
         ends = u
@@ -214,7 +216,9 @@ def _progressive(model: Model, plan: Plan, steps: Steps, number: int, out: Path,
     """Samples x_0 ``[num, ...]`` after ``number`` steps at every level, and the mean acceptance of each level ``[T]``."""
     schedule, kernel = model.schedule, make_kernel(steps.method.kernel, steps.method.num_leapfrog)
     num_levels, shape = schedule.num_levels, model.event_shape
-    guessed, chains = bool(schedule.spring.all()), LevelSampler(kernel, number, steps.step_size)
+    guessed = bool(schedule.spring.all())
+    # The guess is the first step, as in the paper; without a spring at every level there is none.
+    chains = LevelSampler(kernel, number - guessed, steps.step_size)
     # x_T is the same for every number of steps, so that runs can be compared sample by sample.
     x_top = Noise(plan.seed, torch.arange(plan.num, device=model.device), Stream.LONGRUN).normal(*shape)
     batches, state = _batches(model, plan), _State(out, model, plan, steps, number)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from springwell.data.source import DataSource
 from springwell.data.toy import ToyData, log_density
+from springwell.evaluation.calibration import calibrated
 from springwell.likelihood.quadrature import Normaliser
 from springwell.model import Model
 from springwell.noise import Noise, Stream
@@ -133,6 +134,7 @@ def evaluate(
         reference = data.held_out(Noise(seed, torch.arange(num, device=model.device), Stream.DATA))
         a, sigma = 1.0, 0.0
     result["mmd2"], result["mmd2_null_95"] = mmd(x_0, reference)
+    result |= calibrated(model, data, num, seed)
     if data.toy is not None:
         result |= mode_coverage(data.toy, x_0, reference, a, sigma)
     return result

@@ -195,7 +195,7 @@ def evaluation_lines(result: dict[str, Any]) -> list[str]:
             )
         accepted = result["acceptance"]
         lines.append(f"accepted  {min(accepted):.2f} ... {max(accepted):.2f} over {len(accepted)} levels, {n} chains")
-        return lines
+        return lines + calibration_lines(result)
     if "kl" in result:
         error = result["log_z_error"]
         lines.append(
@@ -209,7 +209,23 @@ def evaluation_lines(result: dict[str, Any]) -> list[str]:
     if "modes" in result:
         off = f"{100 * result['off_support']:.1f} % of {n} samples off the support (of the data: 0.1 %)"
         lines.append(f"modes     {result['modes_covered']} of {result['modes']} covered; {off}")
-    return lines
+    return lines + calibration_lines(result)
+
+
+def calibration_lines(result: dict[str, Any]) -> list[str]:
+    """What the commands print of the length of the scores and of chains without springs."""
+    if "calibration" not in result:
+        return []
+    c, levels = result["calibration"], result["calibration_levels"]
+    worst = max(range(len(c)), key=lambda i: abs(c[i] - 1))
+    error = result["calibration_standard_error"][worst]
+    ends = f"{min(c):.3f} ... {max(c):.3f}; farthest from 1 at level {levels[worst]}: {c[worst]:.3f} +- {error:.3f}"
+    of = f"{len(c)} levels, {result['calibration_num']} held-out samples"
+    chains = f"{result['drift_chains']} chains from held-out data, {result['drift_steps']} HMC steps without spring"
+    return [
+        f"c_t       {ends}   1 where the score has the right length; {of}",
+        f"drift     {result['drift']:+.2f} +- {result['drift_standard_error']:.2f} nats   of mean f at level 0; {chains}",
+    ]
 
 
 def quality_lines(found: dict[str, Any]) -> list[str]:
