@@ -103,7 +103,7 @@ def reproduce(
 
 def _row(name: str, steps: str, row: dict[str, Any]) -> list[str]:
     rates = row["acceptance"] if isinstance(row["acceptance"], list) else [row["acceptance"]]
-    accepted = f"{min(rates):.2f} ... {max(rates):.2f}" if len(rates) > 1 else f"{rates[0]:.2f}"
+    accepted = f"{min(rates):.2f} ... {max(rates):.2f}" if len(rates) > 1 else "-" if rates[0] is None else f"{rates[0]:.2f}"
     gap = f"{row['f_gap']:+.1f} +- {row['f_gap_standard_error']:.1f}"
     near = f"{row['nearest']:.3f} +- {row['nearest_standard_error']:.3f}" if "nearest" in row else ""
     return [name, steps, accepted, gap, f"{row['mmd2']:+.1e} ({row['mmd2_null_95']:.1e})", near]
