@@ -1,11 +1,14 @@
 """Progressive sampling with exact energies gives the data back, for every kind of schedule."""
 
+import itertools
+
 import pytest
 import torch
 
 from springwell.generate import denoise, progressive
 from springwell.level import LevelSampler
 from springwell.noise import Noise
+from springwell.samplers import Info, Kernel, State
 from springwell.schedule import NoiseSchedule
 from tests.exact import GaussianEnergy, MixtureEnergy, check_moments, within
 
@@ -76,3 +79,20 @@ def test_denoising_is_the_posterior_mean():
     a, sigma = float(schedule.a_cum[0]), float(schedule.sigma_cum[0])
     gain = a * VARIANCE / (a**2 * VARIANCE + sigma**2)
     torch.testing.assert_close(denoise(energy, schedule, x_0), MEAN + gain * (x_0 - a * MEAN))
+
+
+@pytest.mark.parametrize("sweeps", [0, 3])
+def test_acceptance_is_the_mean_over_a_draw_and_its_sweeps(sweeps):
+    """Draw and sweeps have the acceptances 1, 1/2, 1/3, ... in turn, at every level."""
+    schedule, counted = NoiseSchedule.from_sigmas([0.5, 0.8]), itertools.count()
+
+    def step(state, logdensity, step_size, noise):
+        return state, Info(torch.full((4,), 1 / (1 + next(counted) % (sweeps + 1))))
+
+    sampler = LevelSampler(Kernel(lambda y, f: State(y), step), 1, 0.1)
+    noise = Noise(0, torch.arange(4))
+    first, *levels = progressive(GaussianEnergy(schedule), schedule, sampler, (1,), noise, sweeps)
+    assert first.acceptance.tolist() == [1.0] * 4
+    expected = sum(1 / (1 + i) for i in range(sweeps + 1)) / (sweeps + 1)
+    for level in levels:
+        torch.testing.assert_close(level.acceptance, torch.full((4,), expected))

@@ -88,6 +88,7 @@ REACH = {
     Stream.LEVELS: LAST_ATTEMPT + MOST_ITERATIONS,
     Stream.DATA: 0,
     Stream.NULL: 0,
+    Stream.MOMENTS: 0,
     Stream.PILOT: MOST_LEVELS,
     Stream.LONGRUN: MOST_STEPS * STREAMS_PER_RUN + MOST_LEVELS,
     Stream.LONGRUN_FREE: 10**15,
@@ -128,8 +129,7 @@ def test_streams_are_numbered_in_the_table_alone():
     root = Path(springwell.__file__).parent
     allowed = {
         "training/rollback.py": {2**36},
-        "applications/batches.py": {2**44, 2**63, 2**64},
-        "applications/interpolate.py": {2**64},
+        "applications/batches.py": {2**44},
     }
     for package in ("samplers", "likelihood", "training", "evaluation", "applications"):
         for path in (root / package).rglob("*.py"):
@@ -140,7 +140,7 @@ def test_streams_are_numbered_in_the_table_alone():
                 if all(isinstance(side, ast.Constant) and isinstance(side.value, int) for side in (node.left, node.right))
             }
             name = path.relative_to(root).as_posix()
-            assert {number for number in found if number >= 2**36} <= allowed.get(name, set()), name
+            assert {number for number in found if 2**36 <= number < 2**63} <= allowed.get(name, set()), name
 
 
 def test_members_of_the_table_draw_different_numbers():

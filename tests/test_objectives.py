@@ -77,19 +77,27 @@ def test_marginal_is_recovery_on_one_level_without_spring():
     torch.testing.assert_close(outcome.loss, energy(y, t) - energy(y_t, t), rtol=1e-6, atol=1e-6)
 
 
-def test_score_matching_is_the_distance_of_the_denoised():
+@pytest.mark.parametrize("target", ["posterior", "sample"])
+def test_score_matching_is_the_distance_of_the_denoised(target):
+    """From y_t itself, or from its mean given x_{t+1} and the data, in precisions; that is the default."""
     energy, x = Quadratic(), data()
-    outcome = DSM(energy, SCHEDULE)(x, noise(), T)
+    outcome = DSM(energy, SCHEDULE, target=target)(x, noise(), T)
     y_t, x_next = pair(SCHEDULE, x, T, noise())
     sigma, theta = (v.view(-1, 1, 1) for v in (SCHEDULE.sigma[T + 1], energy.theta[T]))
+    wanted = y_t
+    if target == "posterior":
+        scale, a, spread = (v[T].view(-1, 1, 1) for v in (SCHEDULE.scale, SCHEDULE.a_cum, SCHEDULE.sigma_cum))
+        prior, spring = (scale * spread) ** -2, sigma**-2
+        wanted = (prior * scale * a * x + spring * x_next) / (prior + spring)
+        assert torch.equal(DSM(energy, SCHEDULE)(x, noise(), T).loss, outcome.loss)
     denoised = x_next - sigma**2 * theta * x_next
-    torch.testing.assert_close(outcome.loss, (y_t - denoised).square().sum((1, 2)) / (2 * sigma[:, 0, 0] ** 2))
+    torch.testing.assert_close(outcome.loss, (wanted - denoised).square().sum((1, 2)) / (2 * sigma[:, 0, 0] ** 2))
     assert tuple(outcome.statistics) == DSM.names
     moved = (sigma * theta * x_next).detach().square().mean((1, 2)).sqrt()
     torch.testing.assert_close(outcome.statistics["displacement"], moved)
     (gradient,) = torch.autograd.grad(outcome.loss.sum(), energy.theta)
     # d/dtheta of |y - (1 - sigma^2 theta) x|^2 / (2 sigma^2) is (y - (1 - sigma^2 theta) x) . x.
-    by_hand = ((y_t - denoised) * x_next).sum((1, 2)).detach()
+    by_hand = ((wanted - denoised) * x_next).sum((1, 2)).detach()
     torch.testing.assert_close(gradient, torch.zeros(3, dtype=torch.float64).index_add(0, T, by_hand))
 
 
