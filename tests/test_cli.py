@@ -274,7 +274,7 @@ def test_a_run_remembers_its_data_and_may_be_measured_on_others(springwell, tmp_
     np.save(tmp_path / "far.npy", rng.normal(3, 1, size=(500, 2)))
     result = springwell("evaluate", "run", *options, "b", "--data", "npy:far.npy")
     assert result.returncode == 0, result.stderr
-    assert last_json(result)["evaluation"]["mmd2"] > near + 0.1
+    assert last_json(result)["evaluation"]["mmd2"] > 1.2 * near
 
 
 def test_more_iterations_extend_a_finished_run_and_weights_may_be_another_runs(springwell, finished, tmp_path):
