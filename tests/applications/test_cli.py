@@ -294,7 +294,7 @@ def test_bad_input_is_one_line(run, tmp_path):
         (["inpaint", "model", "--given", "0=1"], "a model of images"),
         (["inpaint", "checkerboard", "x.png"], "a model of vectors"),
         (["inpaint", "checkerboard", "--given", "2=0"], "coordinates are 0 ... 1"),
-        (["inpaint", "checkerboard", "--given", "a"], "write coordinate=value"),
+        (["inpaint", "checkerboard", "--given", "a"], "write I=VALUE"),
         (["inpaint", "checkerboard", "--given", "0=0,1=0"], "hides nothing"),
         (["restore", "model", "x.png", "--noise", 0], "--noise 0: out of range"),
         (["restore", "model", "x.png", "--task", "superres", "--factor", 3], "--factor 3: must be at least 2 and divide 8 x 8"),

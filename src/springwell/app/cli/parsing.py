@@ -16,7 +16,12 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from springwell.app.config import KIND_FIELDS, SECTIONS, Config, did_you_mean, with_fields
 from springwell.errors import UserError
 
-_MARKERS = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.AvoidSubcommands)
+_MARKERS = (
+    tyro.conf.OmitArgPrefixes,
+    tyro.conf.OmitSubcommandPrefixes,
+    tyro.conf.AvoidSubcommands,
+    tyro.conf.PositionalMetavarFromFieldName,
+)
 
 
 class _BadValueError(Exception):
