@@ -274,7 +274,7 @@ def test_a_run_remembers_its_data_and_may_be_measured_on_others(springwell, tmp_
     np.save(tmp_path / "far.npy", rng.normal(3, 1, size=(500, 2)))
     result = springwell("evaluate", "run", *options, "b", "--data", "npy:far.npy")
     assert result.returncode == 0, result.stderr
-    assert last_json(result)["evaluation"]["mmd2"] > near + 0.1
+    assert last_json(result)["evaluation"]["mmd2"] > 1.2 * near
 
 
 def test_more_iterations_extend_a_finished_run_and_weights_may_be_another_runs(springwell, finished, tmp_path):
@@ -288,8 +288,10 @@ def test_more_iterations_extend_a_finished_run_and_weights_may_be_another_runs(s
     assert result.returncode == 0, result.stderr
     import springwell as sw
 
-    x = sw.load(run).sample(16, seed=1)
-    np.testing.assert_allclose(sw.load(tmp_path / "fine").sample(16, seed=1), x, atol=0.1)
+    before, after = sw.load(run).tensors(), sw.load(tmp_path / "fine").tensors()
+    for name in before:
+        if name.startswith("energy."):
+            np.testing.assert_allclose(after[name], before[name], atol=1e-5)
 
 
 def test_out_of_memory_names_the_options_to_lower(springwell, tmp_path):
@@ -350,7 +352,6 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
         (["sample"], "sample: an argument is missing"),
         (["sample", "checkerboard", "more"], "'more': one argument too many"),
         (["sampel", "checkerboard"], "command 'sampel': unknown; did you mean sample?"),
-        (["evaluate", "checkerboard", "--data", "nonsense"], "nonsense"),
         (["train", "checkerboard", "--lr", "-1"], "--lr -1.0: expected float > 0.0"),
         (["train", "checkerboard", "--batch", "0"], "--batch 0: expected int >= 1"),
         (["train", "checkerboard", "--num-steps", "-2"], "--num-steps -2: expected int >= 0"),
@@ -379,8 +380,8 @@ def test_bad_input_to_a_run(springwell, finished, tmp_path):
     run, _ = finished
     before = files(run)
     for arguments, words in (
-        (["train", "two_moons", *TINY, "--lr", "0.5", "--out", run], "--lr 0.01, not 0.5"),
-        (["train", "rings", *TINY, "--out", run], "--data two_moons, not rings"),
+        (["train", "two_moons", *TINY, "--lr", "0.5", "--out", run], "--lr 0.01, not --lr 0.5"),
+        (["train", "rings", *TINY, "--out", run], "--data two_moons, not --data rings"),
         (["sample", run, "--num", "0"], "--num 0"),
         (["sample", run, "--num", 10**15, "--out", "x.npy"], "out of memory"),
         (["sample", run, "--out", "x.jpeg"], "unknown kind '.jpeg'; use .npy"),

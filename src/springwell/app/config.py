@@ -532,10 +532,10 @@ def with_absolute_paths(config: Config) -> Config:
     return dataclasses.replace(config, data=data, images=dataclasses.replace(config.images, data_root=root))
 
 
-def did_you_mean(name: str, known: Any) -> str:
+def did_you_mean(name: str, known: Any, prefix: str = "") -> str:
     """The known name that is most like ``name``, as the end of a message."""
     near = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -190,7 +190,7 @@ def _given(text: str, size: int) -> tuple[Any, Any]:
         try:
             i, number = int(name), float(value)
         except ValueError:
-            raise UserError(f"--given {text}: cannot be read; write coordinate=value, such as 0=0.5") from None
+            raise UserError(f"--given {text}: cannot be read; write I=VALUE, such as 0=0.5") from None
         if not 0 <= i < size or not -1e6 < number < 1e6:
             raise UserError(f"--given {text}: '{part}' is out of range; coordinates are 0 ... {size - 1}")
         hidden[i], x[i] = False, number

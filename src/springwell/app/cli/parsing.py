@@ -16,7 +16,12 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from springwell.app.config import KIND_FIELDS, SECTIONS, Config, did_you_mean, with_fields
 from springwell.errors import UserError
 
-_MARKERS = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.AvoidSubcommands)
+_MARKERS = (
+    tyro.conf.OmitArgPrefixes,
+    tyro.conf.OmitSubcommandPrefixes,
+    tyro.conf.AvoidSubcommands,
+    tyro.conf.PositionalMetavarFromFieldName,
+)
 
 
 class _BadValueError(Exception):
@@ -101,7 +106,7 @@ def _unknown(word: str, command: Any) -> str:
             kinds_of = KIND_FIELDS.get(section, "network")
             named = owners if section in KIND_FIELDS else ["resnet", "unet"]
             return f"{option}: belongs to {' or '.join(f'--{kinds_of} {kind}' for kind in named)}"
-    return f"{option}: unknown option{did_you_mean(option, _options(command))}"
+    return f"{option}: unknown option{did_you_mean(option.removeprefix('--'), _options(command), '--')}"
 
 
 def _options(command: Any) -> Iterator[str]:
@@ -110,7 +115,7 @@ def _options(command: Any) -> Iterator[str]:
         if dataclasses.is_dataclass(value):
             yield from _options(value)
         else:
-            yield f"--{f.name.replace('_', '-')}"
+            yield f.name.replace("_", "-")
 
 
 def _integer(word: str) -> int:
