@@ -5,8 +5,8 @@ For each S of a list, progressive sampling with S steps at every level of a kern
     x_T ~ N(0, I);   for t = T-1 ... 0:  y = normal approximation;  S - 1 steps at log p(. | x_{t+1});  x_t = y / scale_t
 
 so that a sample has made S T steps in all: the approximation is the first, as in the paper. Then, without the spring of level
-0, chains go on at f(., 0) from where they ended: nothing holds them to the data any more but the energy itself. A short-run model
-loses its images there.
+0, chains go on at f(., 0) from where they ended: nothing holds them to the data any more but the energy itself. A short-run
+model loses its images there.
 
 Every level and every stretch of a chain without spring has random numbers of its own, so that an interrupted run goes on from
 where it was last saved with the same bits.
