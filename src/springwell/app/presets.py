@@ -124,7 +124,7 @@ _DENSITY = with_fields(
     atoms=((-1.0, -1.0), (0.96, 1.0)),
     log_snr=(11.0, -6.0),
     chain_start="ancestral",
-    iterations=17_000,
+    iterations=9_000,
     lr=2e-3,
     warmup=200,
     clip=5.0,
@@ -166,11 +166,11 @@ TABLE: dict[str, Preset] = {
         "8 x 8 digits by an energy that knows its normaliser, for densities.",
         9,
     ),
-    "mnist-density": Preset(_DENSITY, "MNIST by an energy that knows its normaliser, for densities.", 41),
+    "mnist-density": Preset(_DENSITY, "MNIST by an energy that knows its normaliser, for densities.", 22),
     "fashion-mnist-density": Preset(
         with_fields(_DENSITY, data="fashion-mnist", atoms=((-1.0, -1.0),)),
         "Fashion-MNIST by an energy that knows its normaliser, for densities.",
-        41,
+        22,
     ),
     "cifar10": Preset(with_fields(_FINE, batch=128), "CIFAR-10 by the recipe of mnist, on a U-Net for an accelerator."),
     "celeba": Preset(
