@@ -497,3 +497,14 @@ def test_a_damaged_evaluation_is_measured_again(tmp_path, content):
     assert known_evaluation(path) == {}
     path.write_text(content)
     assert known_evaluation(path) == {}
+
+
+def test_bars_are_drawn_on_terminals_and_in_notebooks(monkeypatch):
+    from springwell.progress import Terminal
+
+    for terminal, notebook, drawn in ((True, False, True), (False, True, True), (False, False, False)):
+        reporter = Terminal()
+        reporter.console._force_terminal = terminal
+        reporter.console.is_jupyter = notebook
+        with reporter.bar("work", 10) as bar:
+            assert (type(bar).__name__ == "_RichBar") == drawn
