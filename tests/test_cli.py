@@ -208,7 +208,7 @@ def test_arguments_are_shown_as_options(text, shown):
 
 def test_interruption_during_imports_prints_no_traceback(tmp_path):
     """SIGINT at once, before and while modules are imported: at most one line."""
-    for delay in (0.15, 0.4, 0.8):
+    for delay in (0.4, 0.8, 1.6):
         command = [sys.executable, "-m", "springwell", "train", "checkerboard", "--out", "run"]
         process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 60
@@ -219,7 +219,7 @@ def test_interruption_during_imports_prints_no_traceback(tmp_path):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
         assert process.returncode in (130, -signal.SIGINT)
-        assert "Traceback" not in err or "runpy" in err
+        assert "Traceback" not in err
 
 
 def test_an_existing_file_is_not_overwritten_silently(springwell, finished, tmp_path):
@@ -497,3 +497,14 @@ def test_a_damaged_evaluation_is_measured_again(tmp_path, content):
     assert known_evaluation(path) == {}
     path.write_text(content)
     assert known_evaluation(path) == {}
+
+
+def test_bars_are_drawn_on_terminals_and_in_notebooks(monkeypatch):
+    from springwell.progress import Terminal
+
+    for terminal, notebook, drawn in ((True, False, True), (False, True, True), (False, False, False)):
+        reporter = Terminal()
+        reporter.console._force_terminal = terminal
+        reporter.console.is_jupyter = notebook
+        with reporter.bar("work", 10) as bar:
+            assert (type(bar).__name__ == "_RichBar") == drawn

@@ -4,7 +4,18 @@ import json
 
 import pytest
 
-from springwell.app.config import Config, GuessConfig, HMCConfig, UNetConfig, difference, flat, from_dict, to_dict, with_fields
+from springwell.app.config import (
+    Config,
+    GuessConfig,
+    HMCConfig,
+    UNetConfig,
+    difference,
+    flat,
+    from_dict,
+    to_dict,
+    with_absolute_paths,
+    with_fields,
+)
 from springwell.app.presets import PRESETS, preset
 from springwell.errors import UserError
 from tests.training.tiny import changed
@@ -187,3 +198,12 @@ def test_values_that_images_cannot_have(name, section, values, words):
     with pytest.raises(UserError) as caught:
         changed(preset(name), section, **values).validate()
     assert words in str(caught.value)
+
+
+def test_paths_of_data_become_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = with_absolute_paths(with_fields(preset("digits"), data="folder:a/b", data_root="root"))
+    assert (config.data, config.images.data_root) == (f"folder:{tmp_path}/a/b", f"{tmp_path}/root")
+    assert with_absolute_paths(config) == config
+    for name in ("digits", "lsun/bedroom", "hf:owner/name"):
+        assert with_absolute_paths(with_fields(preset("digits"), data=name)).data == name
