@@ -108,15 +108,16 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
     if num is not None and not 100 <= num <= limit:
         why = "" if images else " (the MMD compares all pairs)"
         raise UserError(f"--num {num}: out of range; use 100 ... {limit}{why}")
+    # Data that cannot be opened are said before a folder is made.
+    data = open_model_data(model, reporter=context.reporter) if processes.main else None
     writable(out)
     network = _inception(command, model, context, processes) if images and command.fid else None
     result: dict[str, Any] = {}
-    if processes.main and images:
-        data = open_model_data(model, reporter=context.reporter)
+    if data is not None and images:
         measured = evaluate_images(model, data, min(num or QUICK, QUICK), seed, context.reporter)
         result = measured.result
-    elif processes.main:
-        result = evaluate(model, open_model_data(model), num or 2000, seed, context.reporter)
+    elif data is not None:
+        result = evaluate(model, data, num or 2000, seed, context.reporter)
     found = None
     if network is not None:
         config = config_of(model)
