@@ -17,9 +17,9 @@ from springwell.errors import UserError
 from springwell.store import zoo
 from springwell.store.checkpoint import read_checkpoint
 from springwell.store.files import read_json, write_atomically
-from springwell.store.run import Run
+from springwell.store.run import Run, read_log_z
 
-MAX_BYTES = 5_000_000
+MAX_BYTES = 8_000_000
 MAX_LOG_BYTES = 250_000
 
 
@@ -45,7 +45,13 @@ def ship(run: Path, name: str, folder: Path = zoo.FOLDER, notes: str = "") -> Pa
     contents = {path: (run / path).read_bytes() for path in ("config.json", "model.safetensors", "model.json", "report.png")}
     contents["evaluation.json"] = source.evaluation_path.read_bytes()
     contents["metrics.jsonl"] = thinned(source.read_metrics())
-    contents["README.md"] = card(model, name, evaluation, notes).encode()
+    likelihood = None
+    if source.likelihood_path.exists():
+        # Raises if it is of other weights.
+        read_log_z(source.likelihood_path, model)
+        likelihood = read_json(source.likelihood_path)
+        contents["likelihood.json"] = source.likelihood_path.read_bytes()
+    contents["README.md"] = card(model, name, evaluation, likelihood, notes).encode()
     size = sum(map(len, contents.values()))
     if size > MAX_BYTES:
         largest = max(contents, key=lambda path: len(contents[path]))

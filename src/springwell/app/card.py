@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from springwell.app.build import config_of
+from springwell.app.cli.evaluate import calibration_lines
+from springwell.app.cli.likelihood import likelihood_lines
 from springwell.app.config import Config, difference
 from springwell.app.presets import PRESETS
 from springwell.evaluation.metrics import metric_lines
@@ -37,13 +39,20 @@ def training_command(config: Config) -> str:
     return " ".join(words)
 
 
-def card(model: Model, name: str | None = None, evaluation: dict[str, Any] | None = None, notes: str = "") -> str:
+def card(
+    model: Model,
+    name: str | None = None,
+    evaluation: dict[str, Any] | None = None,
+    likelihood: dict[str, Any] | None = None,
+    notes: str = "",
+) -> str:
     """The card's text.
 
     Args:
         model: The model.
         name: What it is called among the models that ship; None for a model of one's own.
         evaluation: What ``springwell evaluate`` measured.
+        likelihood: What ``springwell likelihood`` measured.
         notes: What was found and tried, in Markdown.
     """
     from huggingface_hub import ModelCard, ModelCardData
@@ -81,6 +90,10 @@ def card(model: Model, name: str | None = None, evaluation: dict[str, Any] | Non
         if quality := evaluation.get("quality"):
             found = [line for line in metric_lines(quality) if "not computed" not in line]
             lines += ["", f"By Inception, against {quality['reference']}, seed {quality['seed']}:", "", "```", *found, "```"]
+    if evaluation and "calibration" in evaluation:
+        lines += ["", "Of the scores and of chains without springs:", "", "```", *calibration_lines(evaluation), "```"]
+    if likelihood:
+        lines += ["", "By `springwell likelihood`:", "", "```", *likelihood_lines(likelihood), "```"]
     if notes:
         lines += ["", notes.strip()]
     if data := DATA_NOTES.get(config.data):
