@@ -18,7 +18,7 @@ class MyEnergy(nn.Module):
 
 angle = 6.28 * torch.rand(2000)
 x = torch.stack([angle.cos(), angle.sin()], 1) + 0.1 * torch.randn(2000, 2)
-model = sw.train(data=x, network=MyEnergy(), iterations=300)  # nothing is written unless you give out="runs/mine"
+model = sw.train(data=x, network=MyEnergy(), iterations=100)  # nothing is written unless you give out="runs/mine"
 print(model, model.sample(4, seed=0), model.log_prob(x[:4]), model.score(x[:4], level=0), sep="\n")
 model.save("mine")
 assert torch.equal(sw.load("mine", network=MyEnergy()).sample(4, seed=0), model.sample(4, seed=0))
