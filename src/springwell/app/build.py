@@ -229,7 +229,7 @@ def config_of(model: Model) -> Config:
 
 
 def measurable_data(model: Model, reporter: Reporter | None = None) -> Measurable:
-    """The data that a model was trained on, not augmented, and dequantised if they would have no density otherwise."""
+    """The data that a model is measured on, not augmented, and dequantised if they would have no density otherwise."""
     images = config_of(model).images
     images = replace(images, flip=False, dequantise=images.dequantise or must_dequantise(model))
     data = open_model_data(model, images, reporter)
@@ -237,10 +237,10 @@ def measurable_data(model: Model, reporter: Reporter | None = None) -> Measurabl
 
 
 def open_model_data(model: Model, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource:
-    """The data that a model was trained on, read as ``images`` says instead of as in training."""
+    """The data that a model is measured on, in its coordinates, read as ``images`` says instead of as in training."""
     config = config_of(model)
     data = open_data(config.data, images or config.images, reporter)
     if data.event_shape != model.event_shape:
         shapes = f"{list(data.event_shape)}, the model's {list(model.event_shape)}"
-        raise UserError(f"data={config.data!r}: its samples have shape {shapes}; restore the data it was trained on")
-    return data
+        raise UserError(f"data={config.data!r}: its samples have shape {shapes}; give data of the model's shape")
+    return data.in_units(model.shift, model.scale)
