@@ -7,7 +7,7 @@ import springwell as sw
 
 
 class MyEnergy(nn.Module):
-    def __init__(self, num_levels=12, width=64):
+    def __init__(self, num_levels=4, width=64):
         super().__init__()
         self.level = nn.Embedding(num_levels, width)
         self.first, self.second = nn.Linear(2, width), nn.Linear(width, 1)

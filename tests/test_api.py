@@ -97,7 +97,7 @@ def test_a_model_of_one_s_own_network_is_saved_and_loaded_with_it(own, points, t
     again = sw.load(tmp_path / "mine", network=Bowl())
     assert torch.equal(again.sample(6, seed=2), own.sample(6, seed=2))
     assert torch.equal(again.log_prob(points[:3]), own.log_prob(points[:3]))
-    with pytest.raises(sw.UserError, match=r"network: is one of your own, .* load\(folder, network=MyEnergy\(\)\)"):
+    with pytest.raises(sw.UserError, match=r"is one of your own, .* load\(folder, MyEnergy\(\)\)"):
         sw.load(tmp_path / "mine")
     with pytest.raises(sw.UserError, match=r"'energy.network.curvature' is \[4, 2\], expected \[5, 2\]"):
         sw.load(tmp_path / "mine", network=Bowl(num_levels=5))
@@ -139,6 +139,55 @@ def test_a_lost_model_is_made_again_from_its_checkpoint(points, tmp_path):
     assert torch.equal(sw.load(out, network=Bowl()).sample(3), model.sample(3))
     sw.train(data=points, network=Bowl(), out=out, **FEW)
     assert (out / "model.safetensors").exists()
+
+
+def test_a_finished_run_of_other_data_is_refused(points, tmp_path):
+    sw.train(data=points, network=Bowl(), out=tmp_path / "run", **FEW)
+    with pytest.raises(sw.UserError, match="its data are not what they were"):
+        sw.train(data=2 * points + 1, network=Bowl(), out=tmp_path / "run", **FEW)
+
+
+class Returning(nn.Module):
+    """A module that returns what a function makes of it, y and t."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.level = function, nn.Embedding(2, 1)
+
+    def forward(self, y, t):
+        return self.function(self, y, t)
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (Bowl, "network: is the class Bowl; give an nn.Module"),
+        (Returning(lambda module, y, t: y), r"network: returns torch.float32 \[2, 2\] at y \[2, 2\] and levels t = \[0, 3\]"),
+        (Returning(lambda module, y, t: None), "network: returns a NoneType"),
+        (Returning(lambda module, y, t: y.detach().sum(-1)), "network: has no gradient"),
+        (Returning(lambda module, y, t: module.level(t)[:, 0] + y.sum(-1)), "fails at .*IndexError: index out of range"),
+        (nn.Linear(2, 1), "fails at .*TypeError"),
+        ("own", "give the nn.Module itself"),
+    ],
+)
+def test_networks_that_cannot_be_trained_are_refused_at_once(points, network, words):
+    with pytest.raises(sw.UserError, match=words) as error:
+        sw.train(data=points, network=network, **FEW)
+    assert "\n" not in str(error.value)
+
+
+def test_wrong_sources_of_models_are_one_sentence(own, tmp_path):
+    for source, words in (
+        (None, "source: is a NoneType"),
+        (3, "source: is a int"),
+        ("chekerboard", "did you mean checkerboard"),
+    ):
+        with pytest.raises(sw.UserError, match=words):
+            sw.load(source)
+    own.save(tmp_path / "mine")
+    for network, words in ((Bowl, "is the class Bowl"), ("mlp", "is a str"), (None, "one of your own")):
+        with pytest.raises(sw.UserError, match=words):
+            sw.load(tmp_path / "mine", network)
 
 
 @pytest.mark.parametrize(

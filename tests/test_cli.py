@@ -274,7 +274,12 @@ def test_a_run_remembers_its_data_and_may_be_measured_on_others(springwell, tmp_
     np.save(tmp_path / "far.npy", rng.normal(3, 1, size=(500, 2)))
     result = springwell("evaluate", "run", *options, "b", "--data", "npy:far.npy")
     assert result.returncode == 0, result.stderr
+    # The same standard deviation, three of them away: in the model's units nothing of it overlaps with the samples.
     assert last_json(result)["evaluation"]["mmd2"] > 1.2 * near
+    assert last_json(result)["evaluation"]["nll"] > 4
+    result = springwell("evaluate", "run", "--num", 100, "--device", "cpu", "--data", "npy:far.npy")
+    assert "run-evaluation/evaluation.json" in result.stdout
+    assert not (tmp_path / "run" / "evaluation.json").exists()
 
 
 def test_more_iterations_extend_a_finished_run_and_weights_may_be_another_runs(springwell, finished, tmp_path):

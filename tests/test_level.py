@@ -211,8 +211,8 @@ def test_a_generator_serves_as_noise():
         ({"kernel": "malla"}, "kernel='malla': unknown; choose langevin, mala, hmc, nuts"),
         ({"kernel": mala}, "kernel: is a function; give a Kernel or a name, for instance 'mala'"),
         ({"kernel": None}, "kernel: is a NoneType; give a Kernel or a name"),
-        ({"num_steps": -1}, "num_steps=-1, jump_proposals=0: both must be at least 0"),
-        ({"jump_proposals": -2}, "num_steps=20, jump_proposals=-2: both must be at least 0"),
+        ({"num_steps": -1}, "num_steps=-1: must be at least 0"),
+        ({"jump_proposals": -2}, "jump_proposals=-2: must be at least 0"),
         ({"start": "cold"}, "start='cold': unknown; choose noisy, data, denoised"),
     ],
 )

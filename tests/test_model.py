@@ -1,11 +1,13 @@
 """A model made of parts: samples that depend on (seed, index) alone; energy, score and log-density in the data's units."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
 
+import springwell
 from springwell.energy import FourierMLP, ScaledEnergy
 from springwell.errors import UserError
 from springwell.level import LevelSampler
@@ -209,12 +211,60 @@ def test_log_prob_in_many_dimensions_takes_log_z_from_elsewhere():
     log_z = 0.5 * 64 * math.log(2 * math.pi * (a**2 * VARIANCE + sigma**2))
     mean, variance = moments(model)
     expected = torch.distributions.Normal(mean, variance.sqrt()).log_prob(x.double()).sum(-1)
-    model.use_log_z(log_z)
+    # A number is in the data's units.
+    model.use_log_z(log_z + float(scale.double().log().sum()))
     x.requires_grad_()
     log_prob = model.log_prob(x)
     torch.testing.assert_close(log_prob.detach(), expected, rtol=1e-5, atol=1e-3)
     (slope,) = torch.autograd.grad(log_prob.sum(), x)
     torch.testing.assert_close(slope.double(), -(x.detach().double() - mean) / variance, rtol=1e-3, atol=1e-3)
+
+
+def test_log_prob_in_three_dimensions_by_a_bracket_as_the_error_says():
+    shift, scale = torch.tensor([1.0, -5.0, 0.0]), torch.tensor([0.1, 3.0, 20.0])
+    model = gaussian_model(3, shift, scale)
+    x = points(model)
+    with pytest.raises(UserError) as error:
+        model.log_prob(x)
+    call = str(error.value).partition("as in ")[2].partition("; ")[0]
+    eval(call, {"model": model, "springwell": springwell})
+    mean, variance = moments(model)
+    expected = torch.distributions.Normal(mean, variance.sqrt()).log_prob(x.double()).sum(-1)
+    torch.testing.assert_close(model.log_prob(x), expected, rtol=0, atol=0.1)
+    assert model.log_z().lower <= model.log_z().upper + 0.1
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m: m.sample(1.5), "num=1.5: is not a whole number"),
+        (lambda m: m.sample("3"), "num='3': is not a whole number"),
+        (lambda m: m.sample(0), "num=0: must be at least 1"),
+        (lambda m: m.sample(2, batch=0), "batch=0: must be at least 1"),
+        (lambda m: m.sample(2, seed=None), "seed=None: is not a whole number"),
+        (lambda m: m.sample(2, seed=0.5), "seed=0.5: is not a whole number"),
+        (lambda m: m.energy(torch.zeros(1, 2), level=1.5), "level=1.5: is not a whole number"),
+        (lambda m: m.score(torch.zeros(1, 2), level=True), "level=True: is not a whole number"),
+        (lambda m: m.f(np.zeros((1, 2))), "f: y is a ndarray"),
+        (lambda m: m.use_log_z("3"), "log_z: is a str"),
+        (lambda m: Model(m.energy_function, m.schedule, m.sampler, shift=1.0), "shift: is a float"),
+        (lambda m: Model(m.energy_function, m.schedule, m.sampler, event_shape=2), "event_shape=2: is not a shape"),
+        (lambda m: Model(m.energy_function, m.schedule, m.sampler, scale=torch.zeros(2)), "scale: has values"),
+        (lambda m: Model(m.energy_function, m.schedule, m.sampler, torch.ones(2), event_shape=(3,)), "all need the shape"),
+        (lambda m: Model(lambda y, t: y, m.schedule, m.sampler, event_shape=(2,)).sample(2), "returned shape"),
+        (lambda m: Model(lambda y, t: None, m.schedule, m.sampler, event_shape=(2,)).sample(2), "returned a NoneType"),
+        (lambda m: Model(lambda y, t: y.detach().sum(-1), m.schedule, m.sampler, event_shape=(2,)).sample(2), "no gradient"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(call, words):
+    with pytest.raises(UserError, match=re.escape(words)) as error:
+        call(gaussian_model())
+    assert "\n" not in str(error.value)
+
+
+def test_units_may_be_arrays():
+    of_arrays = gaussian_model(shift=SHIFT.numpy(), scale=SCALE.numpy())
+    assert torch.equal(of_arrays.sample(3), gaussian_model(shift=SHIFT, scale=SCALE).sample(3))
 
 
 def test_a_bracket_that_is_not_ok_is_warned_of():
@@ -286,7 +336,11 @@ def test_wrong_parts_are_named():
         ((energy, schedule, "mala"), {"event_shape": (2,)}, "sampler: is a str; give a LevelSampler"),
         ((energy, schedule, None), {"event_shape": (2,)}, "sampler: is a NoneType; give a LevelSampler"),
         ((energy, schedule, sampler), {}, "event_shape: is not given, and neither are shift and scale"),
-        ((energy, schedule, sampler, torch.zeros(2), torch.ones(3)), {}, "shift and scale: have the shapes [2] and [3]"),
+        (
+            (energy, schedule, sampler, torch.zeros(2), torch.ones(3)),
+            {},
+            "shift, scale and event_shape: have the shapes [2] and [3]",
+        ),
         (
             (energy, schedule, LevelSampler("mala", 2, torch.ones(4))),
             {"event_shape": (2,)},

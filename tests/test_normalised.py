@@ -150,7 +150,7 @@ def test_the_objective_is_the_weighted_sum_of_its_terms() -> None:
     expected = expected + 0.3 * classifier_loss(energy, x + expand(sigma, x) * eps, sigma, other)
     expected = expected + 0.1 * Recovery(energy, SCHEDULE, sampler)(x, noise, t).loss
     torch.testing.assert_close(found.loss, expected)
-    assert torch.equal(found.level, level)
+    assert torch.equal(found.statistics["level"], level)
     torch.testing.assert_close(found.statistics["score_error"], losses.space.detach())
     assert torch.autograd.grad(found.loss.sum(), list(energy.parameters()))[0].abs().sum() > 0
 
@@ -161,7 +161,7 @@ def test_levels_are_balanced_by_their_errors() -> None:
     t = torch.arange(900) % 9
     for i in range(30):
         found = loss_fn(x, Noise(i, torch.arange(900)), t)
-    by_level = torch.zeros(9).index_add_(0, found.level, found.loss.detach()) / 100
+    by_level = torch.zeros(9).index_add_(0, found.statistics["level"], found.loss.detach()) / 100
     torch.testing.assert_close(by_level, torch.ones(9), rtol=0.35, atol=0)
 
 

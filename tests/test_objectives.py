@@ -53,7 +53,9 @@ def test_recovery_is_f_of_negatives_less_f_of_data(start, num_steps):
     y_neg, acceptance = sampler.draw(Conditional(energy, SCHEDULE, T, x_next), drawn, Truth(x, y_t))
     f_pos, f_neg = energy(y_t, T), energy(y_neg, T)
     torch.testing.assert_close(outcome.loss, f_neg - f_pos)
-    assert tuple(outcome.statistics) == STATISTICS == Recovery.names
+    assert tuple(outcome.statistics) == ("level", *STATISTICS)
+    assert Recovery.names == STATISTICS
+    assert torch.equal(outcome.statistics["level"], T)
     travelled = (y_neg - x_next).square().mean((1, 2)).sqrt() / SCHEDULE.sigma[T + 1]
     for name, value in zip(STATISTICS, (f_pos.detach(), f_neg.detach(), travelled, acceptance), strict=True):
         assert not outcome.statistics[name].requires_grad
@@ -92,7 +94,7 @@ def test_score_matching_is_the_distance_of_the_denoised(target):
         assert torch.equal(DSM(energy, SCHEDULE)(x, noise(), T).loss, outcome.loss)
     denoised = x_next - sigma**2 * theta * x_next
     torch.testing.assert_close(outcome.loss, (wanted - denoised).square().sum((1, 2)) / (2 * sigma[:, 0, 0] ** 2))
-    assert tuple(outcome.statistics) == DSM.names
+    assert tuple(outcome.statistics) == ("level", *DSM.names)
     moved = (sigma * theta * x_next).detach().square().mean((1, 2)).sqrt()
     torch.testing.assert_close(outcome.statistics["displacement"], moved)
     (gradient,) = torch.autograd.grad(outcome.loss.sum(), energy.theta)
@@ -200,3 +202,37 @@ def test_wrong_parts_are_named():
             make()
         assert words in str(error.value)
         assert "\n" not in str(error.value)
+
+
+def test_a_loop_of_ones_own_as_the_readme_writes_it():
+    energy = Quadratic()
+    before = energy.theta.detach().clone()
+    optimizer = torch.optim.SGD([energy.theta], 0.1)
+    for loss_fn in (Recovery(energy, SCHEDULE, LevelSampler("mala", 2, [0.1, 0.2, 0.3])), DSM(energy, SCHEDULE)):
+        loss, statistics = loss_fn(data(), torch.Generator().manual_seed(0))
+        loss.mean().backward()
+        assert bool(((statistics["level"] >= 0) & (statistics["level"] < 3)).all())
+    optimizer.step()
+    assert not torch.equal(energy.theta, before)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda e, s: Recovery(e, SCHEDULE, s)(data().numpy(), noise()), "x: is a ndarray"),
+        (lambda e, s: Recovery(e, SCHEDULE, s)(data(), noise(), 3), "t: is a int"),
+        (lambda e, s: Recovery(e, SCHEDULE, s)(data(), noise(), T[:2]), r"t: is \[2\]"),
+        (lambda e, s: Recovery(e, SCHEDULE, s, weight=2.0), "weight=2.0: give a tensor"),
+        (lambda e, s: DSM(e, SCHEDULE, s), "differentiated: is a LevelSampler.*takes no sampler"),
+        (lambda e, s: DSM(e, SCHEDULE, target="foo"), "target='foo': unknown; choose posterior, sample"),
+        (lambda e, s: LevelSampler("mala", 2.5), "num_steps=2.5: is not a whole number"),
+        (lambda e, s: LevelSampler("mala", 2, -1.0), "step_size=-1.0: must be positive"),
+        (lambda e, s: LevelSampler("mala", 2, "a"), "step_size='a': is not a number"),
+        (lambda e, s: NoiseSchedule.log_snr(2.5), "num_levels=2.5: is not a whole number"),
+        (lambda e, s: NoiseSchedule.from_sigmas("a"), "sigmas='a': needs numbers"),
+    ],
+)
+def test_wrong_parts_are_one_sentence(call, words):
+    with pytest.raises(UserError, match=words) as error:
+        call(Quadratic(), LevelSampler("mala", 2, 0.1))
+    assert "\n" not in str(error.value)

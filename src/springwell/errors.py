@@ -1,5 +1,8 @@
 """Errors that a user can mend. The command line prints their message as one line and exits with code 2."""
 
+from operator import index
+from typing import Any
+
 
 class UserError(ValueError):
     """A value that cannot be used; the message names it and says what would work."""
@@ -11,3 +14,16 @@ class InterruptionError(RuntimeError):
 
 class DivergenceError(RuntimeError):
     """Training or sampling ran away; the message says what happened, at which level, and what to try."""
+
+
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
+    """The value of an argument that must be a whole number, of any integer type, and at least ``least``."""
+    try:
+        number = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise UserError(f"{name}={value!r}: is not a whole number; give an int")
+    if least is not None and number < least:
+        raise UserError(f"{name}={number}: must be at least {least}")
+    return number

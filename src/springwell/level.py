@@ -15,16 +15,19 @@ residual of y_t under its law given x_{t+1} and the data is such an eps, and wit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from springwell.conditional import Conditional
-from springwell.errors import UserError
+from springwell.errors import UserError, whole_number
 from springwell.noise import Noise, as_noise
 from springwell.samplers import Kernel, make_kernel, run_chain
+from springwell.samplers.checks import as_step_size
 from springwell.samplers.jumps import Take, choose, take
 from springwell.schedule import NoiseSchedule
 
@@ -54,7 +57,7 @@ class LevelSampler:
 
     kernel: Kernel | str = "mala"
     num_steps: int = 20
-    step_size: Tensor | float = 0.1
+    step_size: Tensor | np.ndarray | Sequence[float] | float = 0.1
     start: Start = "noisy"
     jump_proposals: int = 0
     take: Take = take
@@ -64,11 +67,20 @@ class LevelSampler:
             object.__setattr__(self, "kernel", make_kernel(self.kernel))
         if not isinstance(self.kernel, Kernel):
             raise UserError(f"kernel: is a {type(self.kernel).__name__}; give a Kernel or a name, for instance 'mala'")
-        if self.num_steps < 0 or self.jump_proposals < 0:
-            counts = f"num_steps={self.num_steps}, jump_proposals={self.jump_proposals}"
-            raise UserError(f"{counts}: both must be at least 0")
+        whole_number("num_steps", self.num_steps, 0)
+        whole_number("jump_proposals", self.jump_proposals, 0)
+        if not isinstance(self.step_size, Tensor):
+            self._check_step_size()
         if self.start not in get_args(Start):
             raise UserError(f"start={self.start!r}: unknown; choose {', '.join(get_args(Start))}")
+
+    def _check_step_size(self) -> None:
+        """Makes a tensor of a list or an array of step sizes, and refuses what is not positive."""
+        step_size = as_step_size(self.step_size).float()
+        if not bool(((step_size > 0) & torch.isfinite(step_size)).all()):
+            raise UserError(f"step_size={self.step_size!r}: must be positive and finite")
+        if step_size.ndim:
+            object.__setattr__(self, "step_size", step_size)
 
     @property
     def tested(self) -> bool:

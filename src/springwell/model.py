@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +23,10 @@ from torch import Tensor
 
 from springwell.devices import free_memory, kept_tensors, out_of_memory
 from springwell.energy.base import EnergyFunction, at_level
-from springwell.errors import DivergenceError, UserError
+from springwell.errors import DivergenceError, UserError, whole_number
 from springwell.generate import Sample, denoise, progressive
 from springwell.level import STEPS_PER_JUMP, LevelSampler, check_parts
+from springwell.likelihood.bracket import Bracket
 from springwell.likelihood.quadrature import Normaliser, normaliser
 from springwell.noise import Noise, Stream
 from springwell.samplers import langevin
@@ -68,6 +69,33 @@ class LogZ(NamedTuple):
         return None if self.claim is None else self.value - self.claim
 
 
+def _units(
+    shift: Array | None, scale: Array | None, event_shape: Sequence[int] | None, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The shift and the scale of data, both of the shape of one sample."""
+    known = {name: value for name, value in {"shift": shift, "scale": scale}.items() if value is not None}
+    for name, value in known.items():
+        if not isinstance(value, (Tensor, np.ndarray)):
+            raise UserError(f"{name}: is a {type(value).__name__}; give a tensor or an array of the shape of one sample")
+    shapes = [tuple(value.shape) for value in known.values()]
+    if event_shape is not None:
+        if not isinstance(event_shape, (tuple, list, torch.Size)) or not event_shape:
+            raise UserError(f"event_shape={event_shape!r}: is not a shape; give that of one sample, such as (2,)")
+        shapes.append(tuple(whole_number("event_shape", length, 1) for length in event_shape))
+    if not shapes:
+        raise UserError("event_shape: is not given, and neither are shift and scale; give the shape of one sample")
+    if len(set(shapes)) > 1:
+        found = " and ".join(str(list(shape)) for shape in shapes)
+        raise UserError(f"shift, scale and event_shape: have the shapes {found}; all need the shape of one sample")
+    tensors = {name: torch.as_tensor(value) for name, value in known.items()}
+    device = next((value.device for value in tensors.values()), device)
+    shift = tensors.get("shift", torch.zeros(shapes[0], device=device))
+    scale = tensors.get("scale", torch.ones(shapes[0], device=device))
+    if not bool((scale > 0).all()):
+        raise UserError("scale: has values that are not positive; give the width of the data, above 0")
+    return shift, scale
+
+
 class Model:
     """A model that can be sampled and measured.
 
@@ -92,22 +120,13 @@ class Model:
         energy: EnergyFunction,
         schedule: NoiseSchedule,
         sampler: LevelSampler,
-        shift: Tensor | None = None,
-        scale: Tensor | None = None,
+        shift: Array | None = None,
+        scale: Array | None = None,
         event_shape: tuple[int, ...] | None = None,
         denoise: bool = False,
     ):
         check_parts(energy, schedule, sampler)
-        known = next((value for value in (shift, scale) if value is not None), None)
-        if known is None and event_shape is None:
-            raise UserError("event_shape: is not given, and neither are shift and scale; give the shape of one sample")
-        shape = tuple(event_shape or ()) if known is None else tuple(known.shape)
-        device = schedule.device if known is None else known.device
-        self.shift = torch.zeros(shape, device=device) if shift is None else shift
-        self.scale = torch.ones(shape, device=device) if scale is None else scale
-        if self.shift.shape != self.scale.shape:
-            shapes = f"{list(self.shift.shape)} and {list(self.scale.shape)}"
-            raise UserError(f"shift and scale: have the shapes {shapes}; both need the shape of one sample")
+        self.shift, self.scale = _units(shift, scale, event_shape, schedule.device)
         sampler.check(schedule)
         if isinstance(energy, torch.nn.Module):
             energy.eval()
@@ -180,7 +199,8 @@ class Model:
 
     def noise(self, seed: int | Tensor, index: Tensor, stream: int | Tensor = Stream.SAMPLING) -> Noise:
         """The randomness of the samples ``index`` of ``seed``."""
-        seed, stream = (value.to(self.device) if isinstance(value, Tensor) else int(value) for value in (seed, stream))
+        seed = seed.to(self.device) if isinstance(seed, Tensor) else whole_number("seed", seed)
+        stream = stream.to(self.device) if isinstance(stream, Tensor) else int(stream)
         return Noise(seed, index.to(self.device), stream, ahead=STEPS_PER_JUMP)
 
     def level_sampler(self, num_steps: int | None = None, noise_scale: float | None = None) -> LevelSampler:
@@ -251,8 +271,7 @@ class Model:
             watch: Receives every level: the index of the batch's first sample, and x_t of the batch in the data's units.
         """
         batch = self.automatic_batch() if batch is None else batch
-        if num < 1 or batch < 1:
-            raise UserError(f"num={num}, batch={batch}: must both be at least 1")
+        num, batch = whole_number("num", num, 1), whole_number("batch", batch, 1)
         sampler = sampler or self.sampler
         while start < num:
             index = torch.arange(start, start + min(batch, num - start))
@@ -334,13 +353,16 @@ class Model:
 
     def f(self, y: Tensor, t: Tensor | int = 0) -> Tensor:
         """f(y, t) as the energy returns it, at y_t in standardised coordinates. For data, use :meth:`energy`."""
+        if not isinstance(y, Tensor):
+            raise UserError(f"f: y is a {type(y).__name__}; give a tensor [N, ...]")
         if tuple(y.shape[1:]) != self.event_shape:
             raise UserError(f"f: y has shape {list(y.shape)}; needs [N, {', '.join(map(str, self.event_shape))}]")
-        if isinstance(t, int):
+        if not isinstance(t, Tensor):
             t = torch.full((len(y),), self._level(t), device=y.device)
         return self.energy_function(y, t)
 
     def _level(self, level: int) -> int:
+        level = whole_number("level", level)
         if not 0 <= level < self.schedule.num_levels:
             raise UserError(f"level={level}: out of range; this model has levels 0 ... {self.schedule.num_levels - 1}")
         return level
@@ -399,9 +421,9 @@ class Model:
             unknown = LogZ(claim, math.nan, math.nan, math.nan, "claimed")
             self._log_z = (self._log_z or unknown)._replace(claim=claim)
         if self._log_z is None:
-            shape = f"log-density of shape {list(self.event_shape)}"
-            what = "run `springwell likelihood`, or give one to model.use_log_z; model.energy needs none"
-            raise UserError(f"{shape}: log Z is not known; {what}")
+            what = "springwell.likelihood.bracket(lambda x: -model.energy(x), {'samples': model.sample(512)})"
+            how = f"measure it, as in model.use_log_z({what}); model.energy and model.score need none"
+            raise UserError(f"log-density of shape {list(self.event_shape)}: log Z is not known; {how}")
         return self._log_z
 
     def claimed_log_z(self) -> float | None:
@@ -410,9 +432,27 @@ class Model:
         # int exp f(y_0, 0) dy_0 is exp(claim), and y_0 = scale_0 u.
         return None if claim is None else claim - math.prod(self.event_shape) * math.log(float(self.schedule.scale[0]))
 
-    def use_log_z(self, log_z: LogZ | float) -> None:
-        """Takes log Z from elsewhere, for instance from :func:`springwell.likelihood.bracket`."""
-        self._log_z = log_z if isinstance(log_z, LogZ) else LogZ(float(log_z), math.nan, math.nan, math.nan)
+    def use_log_z(self, log_z: LogZ | Bracket | float) -> None:
+        """Takes log Z from elsewhere.
+
+            model.use_log_z(bracket(lambda x: -model.energy(x), {"samples": model.sample(512)}))
+
+        Args:
+            log_z: What :func:`springwell.likelihood.bracket` found, or a number: log int exp(-energy(x)) dx at level 0, in the
+                data's units. Or a LogZ, which is in standardised coordinates, as :meth:`log_z` returns it.
+        """
+        if not isinstance(log_z, LogZ):
+            if isinstance(log_z, Bracket):
+                lower, upper = log_z.lower.value, log_z.highest.value
+                log_z = LogZ(log_z.value, lower, upper, log_z.standard_error, log_z.verdict)
+            elif isinstance(log_z, (int, float)):
+                log_z = LogZ(float(log_z), math.nan, math.nan, math.nan)
+            else:
+                raise UserError(f"log_z: is a {type(log_z).__name__}; give a number, a Bracket or a LogZ")
+            # dx = scale du.
+            volume = float(self.scale.double().log().sum())
+            log_z = log_z._replace(value=log_z.value - volume, lower=log_z.lower - volume, upper=log_z.upper - volume)
+        self._log_z = log_z
 
     def log_prob(self, x: Array) -> Tensor:
         r"""Log-density ``[N]`` (nats, float64) of the data after the schedule's initial noise, at ``x`` ``[N, ...]``.

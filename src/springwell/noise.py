@@ -48,7 +48,7 @@ class Stream(IntEnum):
     DATA = 2**42  # held-out data, their noise and dequantisation
     NULL = 2**43  # permutations of a null distribution
     MOMENTS = 2**44  # data whose moments an energy starts with
-    CALIBRATION = 2**45
+    CALIBRATION = 2**45  # + number of the measurement
     PILOT = 2**50  # + level of the first chain
     LONGRUN = 2**51  # + steps per level x 2^24 + level
     LONGRUN_FREE = 2**52  # + steps done
@@ -212,6 +212,8 @@ class GeneratorNoise(Noise):
 
 def as_noise(noise: object, x: Tensor) -> Noise:
     """The randomness of samples like x ``[N, ...]``: a Noise as it is, or the numbers of a torch.Generator."""
+    if not isinstance(x, Tensor):
+        raise UserError(f"x: is a {type(x).__name__}; give a tensor [N, ...]")
     num = len(x)
     if isinstance(noise, Noise):
         if len(noise) != num:

@@ -196,7 +196,8 @@ class Normalised:
         if self.weights.recovery and self.recovery is not None:
             loss = loss + self.weights.recovery * self.recovery(x, noise, t).loss
         values = (losses.space, losses.noise, losses.excess, losses.inner, losses.square)
-        return Outcome(loss, {name: v.detach() for name, v in zip(self.names, values, strict=True)}, level)
+        statistics = {name: value.detach() for name, value in zip(self.names, values, strict=True)}
+        return Outcome(loss, {"level": level, **statistics})
 
     def draw_noise(self, t: Tensor, u: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """sigma ``[N]`` at the position (t + u) / T of its law, and the level ``[N]`` below it."""

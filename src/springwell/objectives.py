@@ -17,7 +17,7 @@ gradients of the weights, and statistics without:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Generator, Tensor
@@ -30,21 +30,19 @@ from springwell.noise import Noise, as_noise
 from springwell.schedule import NoiseSchedule
 from springwell.shapes import expand
 
+Regressed = Literal["posterior", "sample"]
 STATISTICS = ("f_pos", "f_neg", "displacement", "acceptance")
 
 
 class Outcome(NamedTuple):
     """The loss per sample ``[N]``, with gradients, and what is worth knowing of it, ``{name: [N]}``, without.
 
-    ``level`` ``[N]`` tells the levels where an objective chose others than it was given.
-
-    The statistics of the objectives here are f at the positive and at the negative samples, how far chains travelled in widths
-    of their spring (root mean square), and their mean acceptance.
+    The statistics of the objectives here are the level of every sample, f at the positive and at the negative samples, how far
+    chains travelled in widths of their spring (root mean square), and their mean acceptance.
     """
 
     loss: Tensor
     statistics: dict[str, Tensor]
-    level: Tensor | None = None
 
 
 class Objective(Protocol):
@@ -53,7 +51,7 @@ class Objective(Protocol):
     schedule: NoiseSchedule
     differentiated: EnergyFunction | None
     names: ClassVar[tuple[str, ...]]
-    """The statistics, in their order."""
+    """The statistics, in their order; ``level`` comes beside them."""
 
     def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
         """The loss at data x ``[N, ...]``; t: levels ``[N]``, drawn uniformly if not given."""
@@ -83,10 +81,13 @@ class Recovery:
     def __post_init__(self) -> None:
         check_parts(self.energy, self.schedule, self.sampler)
         self.sampler.check(self.schedule)
+        wanted, weight = (self.schedule.num_levels,), self.weight
+        if weight is not None and getattr(weight, "shape", None) != wanted:
+            raise UserError(f"weight={weight!r}: give a tensor {list(wanted)}, one weight per level")
 
     def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
         noise = as_noise(noise, x)
-        t = random_levels(self.schedule.num_levels, noise) if t is None else t
+        t = _levels(t, self.schedule.num_levels, noise)
         y_t, x_next = self.schedule.pair(x, t, noise)
         y_neg, acceptance = self.sampler.draw(Conditional(self.energy, self.schedule, t, x_next), noise, Truth(x, y_t))
         # One pass for both, with gradients of the weights.
@@ -96,7 +97,7 @@ class Recovery:
         loss = f_neg - f_pos if weight is None else weight[t] * (f_neg - f_pos)
         displacement = (y_neg - x_next).flatten(1).square().mean(-1).sqrt() / self.schedule.sigma[t + 1].to(x.dtype)
         values = (f_pos.detach(), f_neg.detach(), displacement, acceptance)
-        return Outcome(loss, dict(zip(STATISTICS, values, strict=True)))
+        return Outcome(loss, {"level": t, **dict(zip(STATISTICS, values, strict=True))})
 
 
 class Marginal(Recovery):
@@ -125,16 +126,22 @@ class DSM:
     energy: EnergyFunction
     schedule: NoiseSchedule
     differentiated: EnergyFunction | None = None
-    target: Literal["posterior", "sample"] = "posterior"
+    target: Regressed = "posterior"
 
     def __post_init__(self) -> None:
         check_parts(self.energy, self.schedule)
+        other: object = self.differentiated
+        if other is not None and not callable(other):
+            kind = type(other).__name__
+            raise UserError(f"differentiated: is a {kind}; give a callable (y, t) -> [N]; score matching takes no sampler")
+        if self.target not in get_args(Regressed):
+            raise UserError(f"target={self.target!r}: unknown; choose {', '.join(get_args(Regressed))}")
         if not bool(self.schedule.spring.all()):
             raise UserError("schedule: denoising score matching needs the spring of every level; use linear or log_snr")
 
     def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
         noise = as_noise(noise, x)
-        t = random_levels(self.schedule.num_levels, noise) if t is None else t
+        t = _levels(t, self.schedule.num_levels, noise)
         y_t, x_next = self.schedule.pair(x, t, noise)
         x_next = x_next.detach().requires_grad_()
         f = (self.differentiated or self.energy)(x_next, t)
@@ -145,7 +152,17 @@ class DSM:
         loss = ((wanted - x_next.detach() - drift) / sigma).flatten(1).square().sum(-1) / 2
         displacement = (drift / sigma).detach().flatten(1).square().mean(-1).sqrt()
         values = (f.detach(), f.detach(), displacement, torch.ones_like(displacement))
-        return Outcome(loss, dict(zip(STATISTICS, values, strict=True)))
+        return Outcome(loss, {"level": t, **dict(zip(STATISTICS, values, strict=True))})
+
+
+def _levels(t: Tensor | None, num_levels: int, noise: Noise) -> Tensor:
+    """The caller's levels t ``[N]``, or random ones."""
+    if t is None:
+        return random_levels(num_levels, noise)
+    if not isinstance(t, Tensor) or t.shape != (len(noise),):
+        found = list(t.shape) if isinstance(t, Tensor) else f"a {type(t).__name__}"
+        raise UserError(f"t: is {found}; give a tensor of levels [{len(noise)}], one per sample")
+    return t
 
 
 def random_levels(num_levels: int, noise: Noise) -> Tensor:

@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from springwell.errors import UserError
+from springwell.errors import UserError, whole_number
 from springwell.noise import Noise
 from springwell.shapes import expand
 
@@ -50,7 +50,10 @@ class NoiseSchedule:
     @classmethod
     def from_sigmas(cls, sigmas: Sequence[float], initial_noise: float = 0.0, top_spring: bool = True) -> NoiseSchedule:
         """Any ladder, from the noise of its T hops."""
-        sigma = torch.tensor([initial_noise, *sigmas], dtype=torch.float64)
+        try:
+            sigma = torch.tensor([initial_noise, *sigmas], dtype=torch.float64)
+        except (TypeError, ValueError):
+            raise UserError(f"sigmas={sigmas!r}: needs numbers, the noise of every hop, such as [0.3, 0.6, 0.9]") from None
         spring = torch.ones(len(sigmas), dtype=torch.bool)
         if len(sigmas):
             spring[-1] = top_spring
@@ -73,8 +76,7 @@ class NoiseSchedule:
             num_levels: T.
             initial_noise: sigma_0, if not the authors' 0.01.
         """
-        if num_levels < 1:
-            raise UserError(f"num_levels {num_levels}: must be at least 1")
+        num_levels = whole_number("num_levels", num_levels, 1)
         fine = -(-max(1, num_levels - 1) // 500)
         boundary = [0, fine, *[fine + round(i * 500 * fine / (num_levels - 1)) for i in range(1, num_levels)], 1000 * fine]
         sigma = _stretches(fine, boundary)
@@ -86,8 +88,7 @@ class NoiseSchedule:
 
         The hops of T != 1000 are the stretches of the fine ladder that T1k's boundaries divide evenly.
         """
-        if num_levels < 1:
-            raise UserError(f"num_levels {num_levels}: must be at least 1")
+        num_levels = whole_number("num_levels", num_levels, 1)
         fine = -(-num_levels // 1000)
         boundary = [round(i * 1000 * fine / num_levels) for i in range(num_levels + 1)]
         return cls.from_sigmas(_stretches(fine, boundary), initial_noise, top_spring)
@@ -110,8 +111,7 @@ class NoiseSchedule:
 
         ``initial_noise`` replaces the noise of x_0 that ``high`` implies; 0 leaves the data as they are.
         """
-        if num_levels < 1:
-            raise UserError(f"num_levels {num_levels}: must be at least 1")
+        num_levels = whole_number("num_levels", num_levels, 1)
         if not high > low:
             raise UserError(f"log-SNR {high} ... {low}: must fall from the clean end to the noisy one")
         noise = torch.sigmoid(-torch.linspace(high, low, num_levels + 1, dtype=torch.float64)).sqrt()

@@ -27,6 +27,22 @@ def test_vectors_are_standardised_and_split(tmp_path):
     assert not train & held
 
 
+def test_data_in_the_units_of_a_model_that_was_trained_on_others(tmp_path):
+    """u = (x - shift) / scale of that model; the data themselves stay what they are."""
+    rows = np.random.default_rng(0).normal([5, -3], [0.1, 2], (400, 2))
+    source = open_data(write(tmp_path / "x.npy", rows))
+    noise = Noise(0, torch.arange(30))
+    x = source.shift + source.scale * source.held_out(noise)
+    shift, scale = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 0.5])
+    other = source.in_units(shift, scale)
+    torch.testing.assert_close(other.held_out(noise), (x - shift) / scale)
+    torch.testing.assert_close(other.shift + other.scale * other.held_out(noise), x)
+    assert source.in_units(source.shift, source.scale) is source
+    toy = open_data("rings")
+    assert toy.in_units(torch.zeros(2), torch.ones(2)).toy is not None
+    assert toy.in_units(shift, scale).toy is None
+
+
 @pytest.mark.parametrize(
     ("array", "words"),
     [

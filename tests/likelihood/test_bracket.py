@@ -154,8 +154,14 @@ def test_bad_settings(trained):
         with pytest.raises(UserError):
             measure(model, Measurable(data, False), Settings(**{"tolerance": 0.1, **options}), 50)
     target = Mixture(ring(2, 1.0), 0.5)
-    with pytest.raises(UserError, match=r"a: has shape \[3, 2\]; needs \[512, 2\]"):
+    with pytest.raises(UserError, match="sources: 'a' has 3 rows; needs at least 16"):
         bracket(plain_path(target, (2,)), {"a": torch.zeros(3, 2)}, Settings(0.1))
+    with pytest.raises(UserError, match=r"a: has shape \[64, 3\]; needs \[M, 2\]"):
+        bracket(plain_path(target, (2,)), {"a": torch.zeros(64, 3)}, Settings(0.1))
+    with pytest.raises(UserError, match=r"sources: have draws of the shapes \[2\] and \[3\]"):
+        bracket(target, {"a": torch.zeros(64, 2), "b": torch.zeros(64, 3)})
+    with pytest.raises(UserError, match="tolerance='a': must be positive"):
+        bracket(target, {"a": torch.zeros(64, 2)}, tolerance="a")
     for num in (0, 7):
         with pytest.raises(UserError, match=f"sources: {num} given; give 1 to 6"):
             bracket(plain_path(target, (2,)), {str(i): torch.zeros(512, 2) for i in range(num)}, Settings(0.1))

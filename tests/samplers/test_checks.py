@@ -9,7 +9,7 @@ import torch
 from springwell.conditional import Conditional
 from springwell.errors import DivergenceError, UserError
 from springwell.noise import Noise
-from springwell.samplers import make_kernel, mala, nuts, record_chain, run_chain
+from springwell.samplers import hmc, make_kernel, mala, nuts, record_chain, run_chain
 from springwell.schedule import NoiseSchedule
 
 KERNELS = {name: make_kernel(name) for name in ("langevin", "mala", "hmc", "nuts")}
@@ -62,7 +62,7 @@ def test_wrong_shapes_of_an_energy_behind_a_spring(name):
     schedule = NoiseSchedule.from_sigmas([0.5], 0.1)
     t = torch.zeros(6, dtype=torch.long)
     conditional = Conditional(lambda y, t: y.sum(-1, keepdim=True), schedule, t, torch.zeros(6, 2))
-    with pytest.raises(UserError, match=r"log-density: returned shape \[6, 6\]"):
+    with pytest.raises(UserError, match=r"log-density: returned shape \[6, 1\]"):
         run(name, conditional, check=False)
 
 
@@ -135,3 +135,24 @@ def test_checks_leave_values_and_number_of_evaluations_alone(name):
     unchecked, _ = run(name, counted, num_steps=5, check=False)
     assert with_checks == len(calls) - with_checks
     assert torch.equal(checked, unchecked)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"step_size": "a"}, "step_size='a': is not a number"),
+        ({"num_steps": 2.5}, "num_steps=2.5: is not a whole number"),
+        ({"num_steps": -1}, "num_steps=-1: must be at least 0"),
+        ({"logdensity": lambda y: None}, "log-density: returned a NoneType"),
+        ({"logdensity": lambda y: y.detach().sum(-1)}, "log-density: has no gradient"),
+    ],
+)
+def test_wrong_arguments_of_a_chain_are_one_sentence(arguments, words):
+    given = {"logdensity": lambda y: -y.square().sum(-1), "step_size": 0.1, "num_steps": 2, **arguments}
+    with pytest.raises(UserError, match=words):
+        run_chain(mala(), torch.zeros(6, 2), noise=torch.Generator(), **given)
+
+
+def test_leapfrog_steps_are_counted_in_whole_numbers():
+    with pytest.raises(UserError, match="num_leapfrog='a': is not a whole number"):
+        hmc("a")

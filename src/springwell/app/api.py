@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from springwell.app.build import build_model, build_task
 from springwell.app.card import write_card
-from springwell.app.config import Config, from_dict, to_dict, with_fields
+from springwell.app.config import Config, did_you_mean, from_dict, to_dict, with_fields
 from springwell.app.presets import preset, recipe_for
 from springwell.data.arrays import array_source
 from springwell.data.source import DataSource, open_data
@@ -87,6 +87,8 @@ def train(
         **fields: Any field of the configuration, such as ``iterations``, ``batch``, ``lr`` or ``seed``.
     """
     reporter = reporter or Terminal()
+    if not hasattr(reporter, "bar"):
+        raise UserError(f"reporter: is a {type(reporter).__name__}; give a Reporter, such as Silent()")
     if config is None and data is None:
         raise UserError("train: needs the name of a preset, as in train('checkerboard'), or data=")
     source = None if data is None or isinstance(data, str) else array_source(data)
@@ -112,11 +114,14 @@ def train(
 
 def _adapted(config: Config, data: Data | None, network: object, fields: dict[str, Any]) -> Config:
     """The config with the caller's data, network and fields."""
+    if network == "own":
+        raise UserError("network='own': is what a file calls a network of your own; give the nn.Module itself")
     if isinstance(network, str):
         fields = {"network": network, **fields}
     elif network is not None:
         if not isinstance(network, nn.Module):
-            raise UserError(f"network: is a {type(network).__name__}; give an nn.Module that maps (y, t) to [N]")
+            kind = f"the class {network.__name__}" if isinstance(network, type) else f"a {type(network).__name__}"
+            raise UserError(f"network: is {kind}; give an nn.Module that maps (y, t) to [N], such as MyEnergy()")
         fields = {"network": "own", **fields}
     if data is not None:
         fields = {"data": data if isinstance(data, str) else ARRAY, **fields}
@@ -185,6 +190,8 @@ def load(
 
 def find(source: Path | str, **hub: Any) -> Path:
     """The folder of the model that ``source`` names, downloaded if need be; see :func:`load`."""
+    if not isinstance(source, (str, Path)):
+        raise UserError(f"source: is a {type(source).__name__}; give a folder, the name of a model that ships, or owner/name")
     name = str(source)
     if name.startswith("zoo:") and (shipped := name.removeprefix("zoo:")) in zoo.names():
         return zoo.folder(shipped)
@@ -194,6 +201,8 @@ def find(source: Path | str, **hub: Any) -> Path:
         return Path(source)
     if match_id := HUB_ID.fullmatch(name):
         return download(*match_id.groups(), **hub)
+    if "/" not in name and (near := did_you_mean(name.removeprefix("zoo:"), zoo.names())):
+        raise UserError(f"{source}: not a run, nor a model that ships{near}")
     raise UserError(
         f"{source}: not a run, nor a model that ships ({', '.join(zoo.names())}), nor owner/name on the hub; "
         "give a directory that `springwell train` wrote"
@@ -208,10 +217,15 @@ def load_folder(
 ) -> Model:
     """Loads the model of a run directory, or of any folder with the files of a finished run."""
     run = Run(folder)
+    if network is not None and (not callable(network) or isinstance(network, type)):
+        kind = f"the class {network.__name__}" if isinstance(network, type) else f"a {type(network).__name__}"
+        raise UserError(f"network: is {kind}; give the network itself, such as MyEnergy()")
     if not run.config_path.exists():
         raise UserError(f"{folder}: not a run (it has no config.json); give a directory that `springwell train` wrote")
     description = run.read_description()
     config = None if "parts" in description else from_dict(description, str(run.config_path))
+    if config is None and network is None:
+        raise UserError(f"{folder}: its energy is one of your own, which no file holds; give it: load(folder, energy)")
     problem: UserError | None = None
     for checkpoint in run.candidates(warn):
         try:
@@ -280,8 +294,7 @@ def _parts(model: Model) -> dict[str, Any]:
 
 def _from_parts(parts: Any, checkpoint: Checkpoint, network: nn.Module | None) -> Model:
     tensors, path = checkpoint.tensors, checkpoint.path
-    if network is None:
-        raise UserError(f"{path}: its energy is one of your own, which no file holds; give it, as in load(folder, network=...)")
+    assert network is not None
     try:
         weights = {name.removeprefix("energy."): t for name, t in tensors.items() if name.startswith("energy.")}
         if isinstance(network, nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -83,7 +84,7 @@ def build_energy(
 def _network(config: Config, schedule: NoiseSchedule, event_shape: tuple[int, ...]) -> nn.Module:
     c: Any = config.network
     if c.network == "own":
-        raise UserError("network: is one of your own, which no file holds; give it, as in load(folder, network=MyEnergy())")
+        raise UserError("the network is one of your own, which no file holds; give it in Python: load(folder, MyEnergy())")
     wanted = 1 if config.of_vectors else 3
     if len(event_shape) != wanted:
         takes, use = ("vectors", "resnet, unet or residual-unet") if wanted == 1 else ("images", "mlp or residual-mlp")
@@ -151,13 +152,15 @@ def build_task(config: Config, data: DataSource, network: nn.Module | None = Non
         init_from: A trained model of the same network, whose weights and step sizes are the first ones.
     """
     schedule = build_schedule(config)
+    if network is not None:
+        check_network(network, data.event_shape, schedule.num_levels)
     energy = build_energy(config, schedule, data.event_shape, network)
     training, generation = build_samplers(config, schedule)
     if isinstance(energy, LevelEnergy):
         energy.energy.start_at(_some(data, config.training.seed), config.network.atoms)  # type: ignore[union-attr]
     if init_from is not None:
         template = {**energy.state_dict(), "step_size": training.steps(torch.arange(schedule.num_levels))}
-        found = {name.removeprefix("energy."): tensor for name, tensor in init_from.to("cpu").tensors().items()}
+        found = {name.removeprefix("energy."): tensor.detach().cpu() for name, tensor in init_from.tensors().items()}
         match({name: found[name] for name in found if name not in ("shift", "scale")}, template, "init_from")
         energy.load_state_dict({name: found[name] for name in energy.state_dict()})
         training = training.with_steps(found["step_size"])
@@ -165,6 +168,23 @@ def build_task(config: Config, data: DataSource, network: nn.Module | None = Non
     metadata = {"name": config.data, "config": to_dict(config)}
     target = sampler.target_acceptance
     return Task(energy, schedule, training, generation, make, data, config.training, target, sampler.denoise, metadata)
+
+
+def check_network(network: nn.Module, event_shape: tuple[int, ...], num_levels: int) -> None:
+    """Refuses a network of one's own that cannot be called at the first and the last level, or returns something else."""
+    y, t = torch.zeros(2, *event_shape, requires_grad=True), torch.tensor([0, num_levels - 1])
+    wanted = f"y {list(y.shape)} and levels t = {t.tolist()}"
+    try:
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            f = copy.deepcopy(network).cpu().eval()(y, t)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"network: fails at {wanted} ({type(error).__name__}: {reason}); it must return [2]") from error
+    if not isinstance(f, Tensor) or f.shape != (2,) or not f.is_floating_point():
+        found = f"{f.dtype} {list(f.shape)}" if isinstance(f, Tensor) else f"a {type(f).__name__}"
+        raise UserError(f"network: returns {found} at {wanted}; it must return floats [2], one number per sample")
+    if not f.requires_grad or torch.autograd.grad(f.sum(), y, allow_unused=True)[0] is None:
+        raise UserError("network: has no gradient with respect to y; compute f from y by torch, without detach or no_grad")
 
 
 def _some(data: DataSource, seed: int) -> Tensor:
@@ -209,7 +229,7 @@ def config_of(model: Model) -> Config:
 
 
 def measurable_data(model: Model, reporter: Reporter | None = None) -> Measurable:
-    """The data that a model was trained on, not augmented, and dequantised if they would have no density otherwise."""
+    """The data that a model is measured on, not augmented, and dequantised if they would have no density otherwise."""
     images = config_of(model).images
     images = replace(images, flip=False, dequantise=images.dequantise or must_dequantise(model))
     data = open_model_data(model, images, reporter)
@@ -217,10 +237,10 @@ def measurable_data(model: Model, reporter: Reporter | None = None) -> Measurabl
 
 
 def open_model_data(model: Model, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource:
-    """The data that a model was trained on, read as ``images`` says instead of as in training."""
+    """The data that a model is measured on, in its coordinates, read as ``images`` says instead of as in training."""
     config = config_of(model)
     data = open_data(config.data, images or config.images, reporter)
     if data.event_shape != model.event_shape:
         shapes = f"{list(data.event_shape)}, the model's {list(model.event_shape)}"
-        raise UserError(f"data={config.data!r}: its samples have shape {shapes}; restore the data it was trained on")
-    return data
+        raise UserError(f"data={config.data!r}: its samples have shape {shapes}; give data of the model's shape")
+    return data.in_units(model.shift, model.scale)

@@ -6,7 +6,7 @@ Models are trained in standardised coordinates u = (x - shift) / scale. Toy data
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -48,6 +48,26 @@ class DataSource:
     fingerprint: int = 0
     cell: float = 0.0
     rows: np.ndarray | None = None
+
+    def in_units(self, shift: Tensor, scale: Tensor) -> DataSource:
+        """The same data in the standardised coordinates of a model that was trained on others.
+
+        The density of toy data is known in their own coordinates alone.
+        """
+        shift, scale = shift.cpu(), scale.cpu()
+        if torch.equal(shift, self.shift.cpu()) and torch.equal(scale, self.scale.cpu()):
+            return self
+
+        def converted(draw: Callable[[Noise], Tensor]) -> Callable[[Noise], Tensor]:
+            def drawn(noise: Noise) -> Tensor:
+                u = draw(noise)
+                x = self.shift.to(u) + self.scale.to(u) * u
+                return (x - shift.to(u)) / scale.to(u)
+
+            return drawn
+
+        sample, held_out = converted(self.sample), converted(self.held_out)
+        return replace(self, sample=sample, held_out=held_out, shift=shift, scale=scale, toy=None)
 
 
 def open_data(spec: str, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource:

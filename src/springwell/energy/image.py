@@ -40,9 +40,9 @@ class ImageEnergy(nn.Module, ABC):
         factor = self.unshuffle * 2**self.num_halvings
         if height % factor or width % factor:
             raise UserError(
-                f"images of {height}x{width}: cannot be halved {self.num_halvings} times after --unshuffle {self.unshuffle};"
-                f" use a multiple of {factor}, for instance --image-size {max(factor, round(height / factor) * factor)}, "
-                "or fewer --multipliers"
+                f"images of {height}x{width}: cannot be halved {self.num_halvings} times after unshuffle={self.unshuffle};"
+                f" use a multiple of {factor}, for instance image_size={max(factor, round(height / factor) * factor)}, "
+                "or fewer multipliers"
             )
 
     def accelerate(self, precision: torch.dtype | None = None, compiled: bool = False) -> None:

@@ -361,7 +361,7 @@ class _Systems:
 
     def __init__(self, walkers: Walkers, kernel: Kernel, here: LogDensity):
         x, self.noise, self.resample, self.kernel, self.here = walkers.x, walkers.noise, walkers.resample, kernel, here
-        self.state, _, _ = begin(kernel, x, here, torch.ones(1, device=x.device))
+        self.state, _ = begin(kernel, x, here, torch.ones(1, device=x.device))
         self.shape = walkers.num_systems, len(x) // walkers.num_systems
         self.log_w = torch.zeros(self.shape, dtype=torch.float64, device=x.device)
         self.log_z, self.integral = torch.zeros_like(self.log_w[:, 0]), torch.zeros_like(self.log_w[:, 0])

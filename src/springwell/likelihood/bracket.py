@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,8 +93,8 @@ class Settings:
             raise UserError(f"budget {self.budget}, densities {self.densities}: must both be at least 1")
         if self.systems < 4 or self.chains < 2:
             raise UserError(f"systems {self.systems}, chains {self.chains}: needs at least 4 systems of 2 chains")
-        if not self.tolerance > 0:
-            raise UserError(f"tolerance {self.tolerance:g}: must be positive")
+        if not isinstance(self.tolerance, (int, float)) or not self.tolerance > 0:
+            raise UserError(f"tolerance={self.tolerance!r}: must be positive, in nats")
 
     @property
     def num(self) -> int:
@@ -314,18 +315,27 @@ def bracket(
 
 def _checked(sources: Mapping[str, Tensor], systems: int) -> dict[str, Tensor]:
     """The sources, each cut to a multiple of the number of systems."""
-    if not isinstance(sources, Mapping) or not sources:
+    if not isinstance(sources, Mapping):
         raise UserError(f"sources: is a {type(sources).__name__}; give draws by name, such as {{'chains': x}}")
-    if len(sources) > MAX_SOURCES:
+    if not 1 <= len(sources) <= MAX_SOURCES:
         raise UserError(f"sources: {len(sources)} given; give 1 to {MAX_SOURCES}, best 2 that do not know of each other")
-    for name, x in sources.items():
+    tensors = {name: torch.as_tensor(x) if _is_numbers(x) else x for name, x in sources.items()}
+    first = next(iter(tensors.values()))
+    for name, x in tensors.items():
         if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
             what = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-            raise UserError(f"sources: '{name}' is {what}; give a tensor of floats [M, ...]")
+            raise UserError(f"sources: '{name}' is {what}; give a tensor or an array of floats [M, ...]")
+        if x.shape[1:] != first.shape[1:]:
+            shapes = f"{list(first.shape[1:])} and {list(x.shape[1:])}"
+            raise UserError(f"sources: have draws of the shapes {shapes}; all need the same one")
         if len(x) < 2 * systems:
             least = f"{2 * systems}, 2 for each of {systems} systems"
             raise UserError(f"sources: '{name}' has {len(x)} rows; needs at least {least}")
-    return {name: x[: len(x) // systems * systems] for name, x in sources.items()}
+    return {name: x[: len(x) // systems * systems] for name, x in tensors.items()}
+
+
+def _is_numbers(x: object) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind == "f"
 
 
 def _standardised(target: LogDensity, sources: dict[str, Tensor]) -> tuple[Path, dict[str, Tensor]]:

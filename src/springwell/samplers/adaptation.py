@@ -32,7 +32,7 @@ from torch import Generator, Tensor
 from springwell.errors import UserError
 from springwell.noise import Noise, as_noise
 from springwell.samplers.base import Kernel, State, begin, check_kernel
-from springwell.samplers.checks import check_end
+from springwell.samplers.checks import as_step_size, check_end
 from springwell.samplers.target import LogDensity, level_of
 from springwell.shapes import expand
 
@@ -187,12 +187,12 @@ def tune_step_size(
     check_kernel(kernel, y, logdensity)
     if not kernel.tested:
         raise UserError("tune_step_size: this kernel has no Metropolis test; use mala, hmc or nuts")
-    first = torch.as_tensor(step_size, device=y.device).reshape(-1)
+    first = as_step_size(step_size, y.device).reshape(-1)
     num_groups = len(first)
     chains = torch.zeros(len(y), dtype=torch.long, device=y.device) if group is None else group
     if chains.shape != y.shape[:1] or not bool(((chains >= 0) & (chains < num_groups)).all()):
         raise UserError(f"group: needs [{len(y)}] numbers in 0 ... {num_groups - 1}, one per chain")
-    state, logdensity, _ = begin(kernel, y, logdensity, first[chains])
+    state, _ = begin(kernel, y, logdensity, first[chains])
     pilot = _Pilot(kernel, logdensity, chains, torch.bincount(chains, minlength=num_groups), as_noise(noise, y))
     delta, done = first.double(), 0
     for _ in range(tuning.max_rounds):

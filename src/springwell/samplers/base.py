@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from springwell.errors import UserError
+from springwell.errors import UserError, whole_number
 from springwell.noise import Noise, as_noise
-from springwell.samplers.checks import check_end, check_shape, check_start, check_step_size, warn_if_collapsed
-from springwell.samplers.target import LogDensity, level_of, value_and_grad
+from springwell.samplers.checks import as_step_size, check_end, check_start, check_step_size, warn_if_collapsed
+from springwell.samplers.target import LogDensity, check_value, level_of, value_and_grad
 from springwell.shapes import expand
 
 
@@ -96,8 +96,8 @@ def evaluated(state: State) -> tuple[Tensor, Tensor, Tensor]:
 
 def begin(
     kernel: Kernel, y: Tensor, logdensity: LogDensity, step_size: Tensor | float, check: bool = True
-) -> tuple[State, LogDensity, Tensor]:
-    """The first state, the log-density to go on with, and the step sizes spread over y, all of them checked.
+) -> tuple[State, Tensor]:
+    """The first state and the step sizes spread over y, both checked.
 
     Args:
         kernel: Any kernel.
@@ -108,18 +108,16 @@ def begin(
     """
     if check:
         check_kernel(kernel, y, logdensity)
-    level, step_size = level_of(logdensity), torch.as_tensor(step_size, device=y.device)
+    level, step_size = level_of(logdensity), as_step_size(step_size, y.device)
     if check:
         check_step_size(step_size, len(y), level)
     state = kernel.init(y.detach(), logdensity)
     if state.logdensity is not None:
-        check_shape(state.logdensity, y)
-    elif check and not (hasattr(logdensity, "grad") or hasattr(logdensity, "value_and_grad")):
-        logdensity = _with_checked_shape(logdensity)
+        check_value(state.logdensity, y.detach())
     if check:
         check_start(y, state.logdensity, level)
     # Spread over the sample once: products of equal shapes are twice as fast as broadcast ones.
-    return state, logdensity, expand(step_size.to(y.dtype), y).expand_as(y).contiguous()
+    return state, expand(step_size.to(y.dtype), y).expand_as(y).contiguous()
 
 
 def check_kernel(kernel: object, y: object, logdensity: object) -> None:
@@ -131,15 +129,6 @@ def check_kernel(kernel: object, y: object, logdensity: object) -> None:
         raise UserError(f"y: is a {what}; give a tensor of floats [N, ...], one row per chain")
     if not callable(logdensity):
         raise UserError(f"logdensity: is a {type(logdensity).__name__}; give a callable y [N, ...] -> [N]")
-
-
-def _with_checked_shape(logdensity: LogDensity) -> LogDensity:
-    def checked(y: Tensor) -> Tensor:
-        value = logdensity(y)
-        check_shape(value, y)
-        return value
-
-    return checked
 
 
 def run_chain(
@@ -167,11 +156,12 @@ def run_chain(
     Returns:
         The last position, and the mean acceptance ``[N]`` of each chain (1 where there is no test).
     """
-    state, target, delta = begin(kernel, y, logdensity, step_size, check)
+    num_steps = whole_number("num_steps", num_steps, 0)
+    state, delta = begin(kernel, y, logdensity, step_size, check)
     noise, level = as_noise(noise, y), level_of(logdensity)
     total, tested = torch.zeros(len(y), device=y.device), 0
     for _ in range(num_steps):
-        state, info = kernel.step(state, target, delta, noise)
+        state, info = kernel.step(state, logdensity, delta, noise)
         if info.acceptance is not None:
             total += info.acceptance
             tested += 1
@@ -203,15 +193,16 @@ def record_chain(
         noise: For N chains.
         thin: Keep every how many steps; num_gradients counts all of them.
     """
-    if not 1 <= thin <= num_steps:
+    num_steps = whole_number("num_steps", num_steps, 1)
+    if not 1 <= whole_number("thin", thin) <= num_steps:
         raise UserError(f"thin={thin}: must be in 1 ... num_steps = {num_steps}")
-    state, target, delta = begin(kernel, y, logdensity, step_size)
+    state, delta = begin(kernel, y, logdensity, step_size)
     noise, level = as_noise(noise, y), level_of(logdensity)
     draws: list[Tensor] = []
     infos: list[Info] = []
     gradients: Tensor | int = 0
     for i in range(num_steps):
-        state, info = kernel.step(state, target, delta, noise)
+        state, info = kernel.step(state, logdensity, delta, noise)
         gradients = gradients + info.num_gradients
         if (i + 1) % thin == 0:
             draws.append(state.y)

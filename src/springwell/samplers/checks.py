@@ -28,11 +28,12 @@ def _where(chains: Tensor, level: Tensor | int | None) -> str:
     return f"{which} (level {int(level if isinstance(level, int) else level[first])})"
 
 
-def check_shape(value: Tensor, y: Tensor) -> None:
-    """Refuses a log-density that is not one number per chain."""
-    if value.shape != y.shape[:1]:
-        needs = f"needs [{len(y)}], one number per chain"
-        raise UserError(f"log-density: returned shape {list(value.shape)} for y of shape {list(y.shape)}; {needs}")
+def as_step_size(step_size: object, device: torch.device | str | None = None) -> Tensor:
+    """Step sizes as a tensor: from a number, a list, an array or a tensor."""
+    try:
+        return torch.as_tensor(step_size, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"step_size={step_size!r}: is not a number; give a float, or a tensor of them") from None
 
 
 def check_step_size(step_size: Tensor, num_chains: int, level: Tensor | int | None = None) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from springwell.errors import UserError
+from springwell.errors import whole_number
 from springwell.noise import Noise
 from springwell.samplers.base import Info, Kernel, State, evaluated, init_with_gradient
 from springwell.samplers.integrator import Phase, check_inverse_mass, draw_momentum, hamiltonian, leapfrog
@@ -34,8 +34,7 @@ def hmc(num_leapfrog: int = 2, inverse_mass: Tensor | None = None, max_energy_er
         inverse_mass: Diagonal of M^{-1}, which broadcasts against y; best is the variance of the target. None for 1.
         max_energy_error: A step is called divergent when the Hamiltonian rises by more.
     """
-    if num_leapfrog < 1:
-        raise UserError(f"num_leapfrog={num_leapfrog}: must be at least 1")
+    num_leapfrog = whole_number("num_leapfrog", num_leapfrog, 1)
     check_inverse_mass(inverse_mass)
 
     def step(state: State, logdensity: LogDensity, step_size: Tensor, noise: Noise) -> tuple[State, Info]:

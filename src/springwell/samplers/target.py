@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from springwell.errors import UserError
+
 LogDensity = Callable[[Tensor], Tensor]
 
 
@@ -39,8 +41,20 @@ def value_and_grad(logdensity: LogDensity | Target, y: Tensor) -> tuple[Tensor, 
     with torch.enable_grad():
         y = y.detach().requires_grad_()
         value = logdensity(y)
+        check_value(value, y)
         (grad,) = torch.autograd.grad(value, y, torch.ones_like(value))
     return value.detach(), grad
+
+
+def check_value(value: object, y: Tensor) -> None:
+    """Refuses what a log-density returned at y ``[N, ...]``, if it is not one number per chain that depends on y."""
+    needs = f"needs [{len(y)}], one number per chain"
+    if not isinstance(value, Tensor):
+        raise UserError(f"log-density: returned a {type(value).__name__} for y of shape {list(y.shape)}; {needs}")
+    if value.shape != y.shape[:1]:
+        raise UserError(f"log-density: returned shape {list(value.shape)} for y of shape {list(y.shape)}; {needs}")
+    if not value.requires_grad and y.requires_grad:
+        raise UserError("log-density: has no gradient with respect to y; compute it from y by torch, without detach or no_grad")
 
 
 def gradient(logdensity: LogDensity | Target, y: Tensor) -> Tensor:

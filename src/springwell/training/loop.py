@@ -24,13 +24,14 @@ from springwell.model import Model
 from springwell.objectives import Objective
 from springwell.progress import Reporter, Silent, Terminal
 from springwell.schedule import NoiseSchedule
+from springwell.store.checkpoint import good_checkpoints
 from springwell.store.files import read_lines
 from springwell.store.run import Run
 from springwell.training.guard import GUARD_EVERY, Guard
 from springwell.training.log import Log, level_means, numbers
 from springwell.training.processes import LOST_PEER, agree_to_stop, anyone, interruptible, make_accelerator
 from springwell.training.rollback import ROLLBACK_FACTORS, STREAMS_PER_ROLLBACK, roll_back
-from springwell.training.state import TrainingState
+from springwell.training.state import TrainingState, check_data
 from springwell.training.step import Batch, Step
 from springwell.training.task import Task
 
@@ -93,6 +94,9 @@ def fit(task: Task, run: Run, device: str = "auto", reporter: Reporter | None = 
     with run.alone(reporter.warn) if main else nullcontext():
         accelerator.wait_for_everyone()
         if run.finished and run.model_path.exists():
+            last = next(good_checkpoints(run.checkpoints, reporter.warn), None) if run.checkpoints.exists() else None
+            if last is not None:
+                check_data(last, task.data, run)
             return Result(run.path, "already finished", task.options.iterations, 0.0)
         try:
             rollbacks = 0

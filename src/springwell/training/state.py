@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from springwell.data.source import DataSource
 from springwell.errors import DivergenceError, UserError
-from springwell.store.checkpoint import good_checkpoints, match, save_checkpoint
+from springwell.store.checkpoint import Checkpoint, good_checkpoints, match, save_checkpoint
 from springwell.store.run import Run
 from springwell.training.task import Task
 
@@ -67,10 +68,7 @@ class TrainingState:
         """Copies the newest good checkpoint into the state and returns its iteration; 0 if there is none."""
         foreign, tensors = None, self.tensors()
         for checkpoint in good_checkpoints(run.checkpoints, warn) if run.checkpoints.exists() else ():
-            for name in ("model.shift", "model.scale", "data"):
-                known = checkpoint.tensors.get(name)
-                if known is not None and not torch.equal(known, tensors[name].cpu()):
-                    raise UserError(f"{run.path}: its data are not what they were; restore them or choose another folder")
+            check_data(checkpoint, self.task.data, run)
             try:
                 match(checkpoint.tensors, tensors, checkpoint.path.name)
             except UserError as error:
@@ -85,6 +83,15 @@ class TrainingState:
         if foreign is not None:
             raise UserError(f"{run.path}: {foreign}, and there is no other; choose another folder, or remove its checkpoints")
         return 0
+
+
+def check_data(checkpoint: Checkpoint, data: DataSource, run: Run) -> None:
+    """Refuses to go on with a run that was trained on other data."""
+    tensors = {"model.shift": data.shift, "model.scale": data.scale, "data": torch.tensor(data.fingerprint)}
+    for name, tensor in tensors.items():
+        known = checkpoint.tensors.get(name)
+        if known is not None and not torch.equal(known, tensor.cpu()):
+            raise UserError(f"{run.path}: its data are not what they were; restore them or choose another folder")
 
 
 def optimizer_tensors(adam: torch.optim.AdamW, energy: nn.Module) -> dict[str, Tensor]:

@@ -79,7 +79,7 @@ class Step:
             with accelerator.no_sync(self.wrapped) if position is not self.parts[-1] else nullcontext():
                 outcome = self.objective(x, noise, t)
                 accelerator.backward(outcome.loss.sum() / self.share)
-            sums += level_sums(outcome, t if outcome.level is None else outcome.level, num_levels)
+            sums += level_sums(outcome, self.objective.names, num_levels)
         clip = math.inf if self.options.clip is None else self.options.clip
         norm: Tensor = accelerator.clip_grad_norm_(self.wrapped.parameters(), clip)
         self.optimizer.step()
@@ -117,8 +117,8 @@ def learning_rate(options: TrainingOptions, iteration: int) -> float:
     return options.lr * warm * 0.5 * (1 + math.cos(math.pi * iteration / options.iterations))
 
 
-def level_sums(outcome: Outcome, t: Tensor, num_levels: int) -> Tensor:
+def level_sums(outcome: Outcome, names: tuple[str, ...], num_levels: int) -> Tensor:
     """``[T, 2 + names]``: the number of samples of each level, then the sums of their loss and of every statistic."""
-    loss = outcome.loss.detach()
-    values = torch.stack([torch.ones_like(loss), loss, *outcome.statistics.values()], -1).double()
-    return values.new_zeros(num_levels, values.shape[1]).index_add_(0, t, values)
+    loss, statistics = outcome.loss.detach(), outcome.statistics
+    values = torch.stack([torch.ones_like(loss), loss, *(statistics[name] for name in names)], -1).double()
+    return values.new_zeros(num_levels, values.shape[1]).index_add_(0, statistics["level"], values)

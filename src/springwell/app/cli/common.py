@@ -151,9 +151,13 @@ def run_name(run: str) -> str:
     return Path(run.partition("@")[0].removeprefix("zoo:")).name
 
 
-def place(run: str, out: Path | None, what: str, inside: str = "") -> Path:
-    """Where to write: ``out``, the run directory (or ``inside`` of it), else ./NAME-what."""
-    return out or (Path(run, inside) if Path(run).is_dir() else Path(f"{run_name(run)}-{what}"))
+def place(run: str, out: Path | None, what: str, inside: str = "", data: str | None = None) -> Path:
+    """Where to write: ``out``, the run directory (or ``inside`` of it), else ./NAME-what.
+
+    The run directory keeps measures on the run's own data alone, so that those on other ``data`` go to ./NAME-what.
+    """
+    within = Path(run).is_dir() and data is None
+    return out or (Path(run, inside) if within else Path(f"{run_name(run)}-{what}"))
 
 
 def check_new(out: Path | None, overwrite: bool) -> None:

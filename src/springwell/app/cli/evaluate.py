@@ -45,7 +45,8 @@ class EvaluateCommand:
     seed: int = 0
     """Of the samples."""
     out: Folder = None
-    """Where to write evaluation.json and the pictures. Default: the run directory, ./NAME-evaluation for other models."""
+    """Where to write evaluation.json and the pictures. Default: the run directory; ./NAME-evaluation with --data and
+    for other models."""
     fid: bool = True
     """Measure FID and its kin, of images; the other measures of images take 256 samples and a minute."""
     reference: Literal["train", "test"] = "train"
@@ -78,7 +79,7 @@ class FidCommand:
 
 
 def evaluate_command(command: EvaluateCommand, context: Context) -> dict[str, Any]:
-    out = place(command.run, command.out, "evaluation")
+    out = place(command.run, command.out, "evaluation", data=command.data)
     with context.processes() as processes:
         result = measure_model(command, out, context, processes)
     if not command.common.json and result:

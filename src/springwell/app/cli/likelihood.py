@@ -55,7 +55,8 @@ class LikelihoodCommand:
     batch: Number = None
     """Chains that run side by side. Default: 64 images, 1024 vectors, or fewer if memory is short."""
     out: Folder = None
-    """Where to write likelihood.json and likelihood.png. Default: the run directory, ./NAME-likelihood for other models."""
+    """Where to write likelihood.json and likelihood.png. Default: the run directory; ./NAME-likelihood with --data and
+    for other models."""
     strict: Flag = False
     """Exit with code 1 unless the verdict is ok."""
     common: Common = dataclasses.field(default_factory=Common)
@@ -96,7 +97,7 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
             raise UserError(f"--{option} {value}: must be at least {least}")
     if not 0 < command.tolerance < math.inf:
         raise UserError(f"--tolerance {command.tolerance:g}: must be positive (bits/dim)")
-    out = place(command.run, command.out, "likelihood")
+    out = place(command.run, command.out, "likelihood", data=command.data)
     with context.processes() as processes:
         with processes.first():
             model = load_model(command.run, context, processes.device, command.data)
