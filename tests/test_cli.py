@@ -210,7 +210,15 @@ def test_interruption_during_imports_prints_no_traceback(tmp_path):
     """SIGINT at once, before and while modules are imported: at most one line."""
     for delay in (0.4, 0.8, 1.6):
         command = [sys.executable, "-m", "springwell", "train", "checkerboard", "--out", "run"]
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell that runs the tests in the background has its children ignore the signal.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
         deadline = time.monotonic() + 60
         # Python itself is up once its main module is mapped; an earlier signal is its own affair.
         while "springwell" not in Path(f"/proc/{process.pid}/cmdline").read_text() and time.monotonic() < deadline:
