@@ -176,6 +176,18 @@ def test_networks_that_cannot_be_trained_are_refused_at_once(points, network, wo
     assert "\n" not in str(error.value)
 
 
+def test_a_model_is_not_saved_over_a_run_or_a_file(own, points, tmp_path):
+    sw.train(data=points, network=Bowl(), out=tmp_path / "run", **FEW)
+    with pytest.raises(sw.UserError, match="holds a run"):
+        own.save(tmp_path / "run")
+    (tmp_path / "file").touch()
+    with pytest.raises(sw.UserError, match="cannot be written"):
+        own.save(tmp_path / "file")
+    for model, folder, words in ((3, tmp_path, "model: is a int"), (own, 3, "folder: is a int")):
+        with pytest.raises(sw.UserError, match=words):
+            sw.save(model, folder)
+
+
 def test_wrong_sources_of_models_are_one_sentence(own, tmp_path):
     for source, words in (
         (None, "source: is a NoneType"),

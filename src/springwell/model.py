@@ -106,7 +106,7 @@ class Model:
         sampler: How y_t is drawn given x_{t+1} in generation.
         shift: ``[*event_shape]``: data are x = shift + scale u, u standardised. Default: 0.
         scale: ``[*event_shape]``. Default: 1.
-        event_shape: Shape of one sample, if neither shift nor scale tells it.
+        event_shape: Shape of one sample. Default: that of shift or scale.
         denoise: Whether samples have the initial noise taken off by one step to the posterior mean.
     """
 
@@ -457,8 +457,8 @@ class Model:
     def log_prob(self, x: Array) -> Tensor:
         r"""Log-density ``[N]`` (nats, float64) of the data after the schedule's initial noise, at ``x`` ``[N, ...]``.
 
-        All values share the error of log Z, which :meth:`log_z` tells; a bracket that is not ``ok`` is warned of. The density
-        is differentiable with respect to ``x`` if that requires gradients.
+        All values share the error of log Z, which :meth:`log_z` returns. A bracket that is not ``ok`` gives a warning. The
+        log-density is differentiable with respect to ``x`` if that requires gradients.
         """
         f = self._level_f(x, 0).double()
         log_z = self.log_z()

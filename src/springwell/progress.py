@@ -35,7 +35,7 @@ class _NoBar:
 
 
 class Silent:
-    """Tells nobody."""
+    """Shows nothing."""
 
     def say(self, line: str) -> None:
         pass
@@ -49,7 +49,7 @@ class Silent:
 
 
 class Terminal:
-    """Tells a person, on stderr."""
+    """Shows progress on stderr: a bar in a terminal or a notebook, about ten lines in a log."""
 
     def __init__(self) -> None:
         from rich.console import Console

@@ -253,11 +253,22 @@ def _stored_log_z(run: Run, model: Model) -> LogZ | None:
 def save(model: Model, folder: Path | str) -> None:
     """Writes a model: config.json, model.safetensors, model.json and, if there is none yet, its card README.md.
 
+    A model that was saved in the folder before is replaced. The folder of a run is refused.
+
     A model that a Config trained is loaded by ``load(folder)``, with ``network=`` if the network was the caller's own. One that
     was put together from parts is loaded by ``load(folder, network=energy)``.
     """
+    if not isinstance(model, Model):
+        raise UserError(f"model: is a {type(model).__name__}; give a Model")
+    if not isinstance(folder, (str, Path)):
+        raise UserError(f"folder: is a {type(folder).__name__}; give a path")
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "checkpoints").exists():
+        raise UserError(f"{folder}: holds a run with its checkpoints, which a saved model would replace; choose another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror}); choose another folder") from None
     description = model.metadata.get("config") or {"parts": _parts(model)}
     write_atomically(folder / "config.json", json.dumps(description, indent=1) + "\n")
     save_tensors(folder / "model.safetensors", model.tensors(), model.iteration)

@@ -241,7 +241,7 @@ def preset(name: str) -> Config:
 
 
 def recipe_for(event_shape: tuple[int, ...]) -> Config:
-    """The recipe for data of a shape, where nobody names one: vectors of length D, or images (C, H, W)."""
+    """The default recipe for samples of a shape: vectors of length D, or images (C, H, W)."""
     if len(event_shape) == 1:
         # Jumps between modes pay in few dimensions alone.
         return _TOY if event_shape[0] <= 3 else with_fields(_TOY, jump_proposals=0, sample_jump_proposals=None)

@@ -58,7 +58,7 @@ def settings_for(
     chains: int | None = None,
     batch: int | None = None,
 ) -> Settings:
-    """Settings with ``tolerance`` in bits/dim, and with numbers of chains that suit the model if nobody says."""
+    """Settings with ``tolerance`` in bits/dim, and by default with numbers of chains that suit the model."""
     few, most = (512, 1024) if len(model.event_shape) == 1 else (16, 64)
     chains = chains or few
     # Not all that fits: processes share batches, and a part is found again only if it was cut as before.

@@ -160,6 +160,11 @@ class Bracket(NamedTuple):
     settings: Settings
     log_weights: dict[str, Tensor]
 
+    def __repr__(self) -> str:
+        value = f"log Z {self.value:.6g} +- {self.standard_error:.2g} nats"
+        bounds = f"bounds {self.lower.value:.6g} and {self.highest.value:.6g}"
+        return f"<bracket, {self.verdict}: {value}, {bounds}; {self.reason}>"
+
     @property
     def lower(self) -> Estimate:
         return self.rounds[-1].lower
@@ -257,7 +262,7 @@ def bracket(
     reporter: Reporter | None = None,
     doubts: Sequence[str] = (),
 ) -> Bracket:
-    """Brackets log Z = log int exp(target), with standard errors and a verdict. It has seven arguments beside the draws.
+    """Brackets log Z = log int exp(target), with standard errors and a verdict.
 
         found = bracket(log_density, {"chains": x, "data": y}, tolerance=0.1)
         found.verdict, found.lower.value, found.highest.value

@@ -148,7 +148,7 @@ def run_chain(
         logdensity: y -> ``[N]``; any callable, or a :class:`Target`.
         step_size: delta ``[N]``, or one for all.
         num_steps: K.
-        noise: For N chains; a torch.Generator serves where nobody needs a chain to be independent of its batch.
+        noise: For N chains. With a torch.Generator, a chain's numbers depend on the other chains of the batch.
         check: Whether to refuse step sizes, starts and log-densities that cannot work, and to warn where the acceptance
             collapsed. This reads back from the device before the first step and after the last one; without it, and except
             for NUTS, nothing does.

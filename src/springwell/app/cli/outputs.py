@@ -54,5 +54,5 @@ def check_row(num: int, shape: tuple[int, ...]) -> None:
 
 
 def beside(image: str, what: str) -> Path:
-    """Where results go if nobody says: photo.png to ./photo-what, mnist@test to ./mnist-test-what."""
+    """The default folder of results: ./photo-what for photo.png, ./mnist-test-what for mnist@test."""
     return Path(f"{Path(image).stem.replace('@', '-')}-{what}")

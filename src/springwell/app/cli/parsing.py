@@ -71,7 +71,7 @@ def parse_words(commands: Any, words: Sequence[str], description: str = "") -> A
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise UserError(_see(f"{name}: an argument is missing, or has too few values", name)) from None
+        raise UserError(_see(f"an argument of {name} is missing, or has too few values", name)) from None
     except _BadValueError as error:
         raise UserError(_see(f"{_named(error.word, words)}: {error.wanted}", name)) from None
     for word in unknown:

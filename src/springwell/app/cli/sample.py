@@ -57,9 +57,9 @@ def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
     out, name = command.out, run_name(command.run)
     if out is not None and out.suffix not in KINDS:
         raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .npy, .npz, .png, .gif or a folder")
-    for option, value in (("num", command.num), ("batch", command.batch)):
-        if value is not None and value < 1:
-            raise UserError(f"--{option} {value}: must be at least 1")
+    for option, value, least in (("num", command.num, 1), ("batch", command.batch, 1), ("steps", command.steps, 0)):
+        if value is not None and value < least:
+            raise UserError(f"--{option} {value}: must be at least {least}")
     check_new(out, command.overwrite)
     with context.processes() as processes:
         return _sample(command, context, processes, out, name)
@@ -75,6 +75,7 @@ def _sample(command: SampleCommand, context: Context, processes: Processes, out:
         out = Path(command.run) / f"{'trajectory' if command.trajectory else 'samples'}{kind}"
     elif out is None:
         out = Path(f"{name}-trajectory.png" if command.trajectory else f"{name}.png")
+    check_new(out, command.overwrite)
     writable(out.parent)
     drawing = Drawing(
         model,
