@@ -1,13 +1,14 @@
 """Writes f and samples of every shipped model at fixed inputs and seeds to tests/fixtures/pins.json.
 
-    python tools/pin.py
+    python tools/pin.py NAME ...
 
-Run it only when a model that ships was trained anew: `tests/test_pins.py` compares the package against this file.
+Run it only for a model that was trained anew: `tests/test_pins.py` compares the package against this file.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -30,4 +31,6 @@ def pins(name: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    PINS.write_text(json.dumps({name: pins(name) for name in zoo.names()}) + "\n")
+    known = json.loads(PINS.read_text())
+    new = {name: pins(name) for name in sys.argv[1:]}
+    PINS.write_text(json.dumps({name: {**known, **new}[name] for name in zoo.names()}) + "\n")

@@ -154,12 +154,16 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
         return f"{name:<10}{e['value']:.3f} +- {e['standard_error']:.3f} nats   {note}"
 
     forward = last["forward"]
-    note = f"forward AIS, {n} chains, {k} densities, ESS {forward['ess']:.1f} of {n // forward['num_systems']}"
-    lines.append(line("log Z >=", forward, f"{note}, acceptance {forward['acceptance'][0]:.2f} and more"))
+    # Walks along the noise of an energy that knows it make no Metropolis tests.
+    along = r["num_leapfrog"] == 0
+    there, back = ("denoising walks", "noising walks") if along else ("forward AIS", "reverse AIS")
+    note = f"{there}, {n} chains, {k} densities, ESS {forward['ess']:.1f} of {n // forward['num_systems']}"
+    tests = "" if along else f", acceptance {forward['acceptance'][0]:.2f} and more"
+    lines.append(line("log Z >=", forward, f"{note}{tests}"))
     lines.append(line("log Z >=", last["smc"], "SMC, as many"))
     for source, e in last["reverse"].items():
         gap = r["gap"][source]
-        note = f"reverse AIS from {source}, if that has converged; gap {gap['nats']:.3f} +- {gap['standard_error']:.3f} nats"
+        note = f"{back} from {source}, if that has converged; gap {gap['nats']:.3f} +- {gap['standard_error']:.3f} nats"
         lines.append(line("log Z <=", e, note))
     between = {"value": r["log_z_bennett"], "standard_error": r["log_z_bennett_standard_error"]}
     lines.append(line("log Z  =", between, "Bennett's estimate between them; no bound"))
