@@ -23,7 +23,7 @@ def test_any_density_and_any_number_of_rows():
     ("target", "sources", "words"),
     [
         (3, {"x": torch.randn(40, 2)}, "target: is a int"),
-        (torch.sum, {}, "sources: is a dict; give draws by name"),
+        (torch.sum, {}, "sources: 0 given; give 1 to 6"),
         (torch.sum, torch.randn(40, 2), "sources: is a Tensor"),
         (torch.sum, {"x": torch.randn(15, 2)}, "'x' has 15 rows; needs at least 16"),
         (torch.sum, {"x": torch.arange(40)}, r"'x' is torch.int64 \[40\]"),
