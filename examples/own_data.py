@@ -7,7 +7,7 @@ import springwell as sw
 rng = np.random.default_rng(0)
 x = np.concatenate([rng.normal([-3.0, 10.0], [0.5, 2.0], (1000, 2)), rng.normal([2.0, 20.0], [1.0, 1.0], (3000, 2))])
 
-model = sw.train(data=x, iterations=200, seed=0)
+model = sw.train(data=x, iterations=100, seed=0)
 print(model)
 print(model.sample(5, seed=1))  # in the units of x
 print(model.log_prob(x[:5]))  # nats; normalised, since two dimensions can be integrated

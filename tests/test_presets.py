@@ -64,7 +64,14 @@ print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) *
 """
 
 
-@pytest.mark.parametrize(("name", "batch"), [("checkerboard", 512), ("checkerboard", 50_000), ("digits", 1024)])
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [
+        ("checkerboard", 512),
+        pytest.param("checkerboard", 50_000, marks=pytest.mark.slow),
+        pytest.param("digits", 1024, marks=pytest.mark.slow),
+    ],
+)
 def test_memory_is_that_of_the_process_within_a_factor_of_two(tmp_path, name, batch):
     command = [sys.executable, "-c", MEASURE, name, str(batch)]
     peak = int(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
