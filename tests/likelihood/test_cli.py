@@ -44,7 +44,7 @@ def out(tmp_path_factory):
 
 
 def test_likelihood_writes_what_log_density_reads(folder, out, capsys):
-    with pytest.raises(UserError, match="log Z is not known; measure it, as in model.use_log_z"):
+    with pytest.raises(UserError, match=r"log Z is not known; measure it, as in model\.use_log_z"):
         load(folder).log_prob(torch.zeros(1, 1, 8, 8))
     code, result, _ = run(capsys, "likelihood", folder, "--out", out, *QUICK)
     assert code == 0
