@@ -388,15 +388,17 @@ class Model:
         """f(scale_t u, t) of data x in their units, with gradients if x has them."""
         u, t = self.standardised(x), self._level(level)
         with torch.set_grad_enabled(torch.is_grad_enabled() and u.requires_grad):
-            scale = self.schedule.scale[t].to(u.dtype)
-            return torch.cat([self.f(scale * part, t) for part in u.split(self.automatic_batch())])
+            return self._scaled_f(u, t)
 
     @torch.no_grad()
     def level_f(self, x_t: Tensor, t: int = 0, batch: int | None = None) -> Tensor:
         """f(scale_t x_t, t) ``[N]``, float64: the log-density of x_t, in standardised coordinates, up to its log Z."""
+        return self._scaled_f(x_t, t, batch).double()
+
+    def _scaled_f(self, x_t: Tensor, t: int, batch: int | None = None) -> Tensor:
+        """f(scale_t x_t, t) ``[N]``, in batches."""
         scale = self.schedule.scale[t].to(x_t.dtype)
-        parts = x_t.split(batch or self.automatic_batch())
-        return torch.cat([self.f(scale * part, t).double() for part in parts])
+        return torch.cat([self.f(scale * part, t) for part in x_t.split(batch or self.automatic_batch())])
 
     def normaliser(self) -> Normaliser:
         """log Z_0 of the density of x_0 in standardised coordinates, by quadrature; in two dimensions only."""
@@ -443,8 +445,8 @@ class Model:
         """
         if not isinstance(log_z, LogZ):
             if isinstance(log_z, Bracket):
-                lower, upper = log_z.lower.value, log_z.highest.value
-                log_z = LogZ(log_z.value, lower, upper, log_z.standard_error, log_z.verdict)
+                (value, error, _), lower, upper = log_z.quoted, log_z.lower.value, log_z.highest.value
+                log_z = LogZ(value, lower, upper, error, log_z.verdict)
             elif isinstance(log_z, (int, float)):
                 log_z = LogZ(float(log_z), math.nan, math.nan, math.nan)
             else:

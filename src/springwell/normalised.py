@@ -37,6 +37,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -205,10 +206,22 @@ class Normalised:
         log_sigma = self.energy.sigma.log()
         place = (t + u.double()) / num_levels
         if self.focus.share:
-            place = _warped(place, log_sigma, self.focus)
+            place = _warped(place, *self._law)
         level = (place * num_levels).long().clamp(max=num_levels - 1)
         drawn = torch.lerp(log_sigma[level], log_sigma[level + 1], place * num_levels - level)
         return drawn.exp().to(dtype), level
+
+    @cached_property
+    def _law(self) -> tuple[Tensor, Tensor]:
+        """Positions along the levels, and the distribution function of the mixture that the focus asks for at them."""
+        log_sigma, focus = self.energy.sigma.log(), self.focus
+        grid = torch.linspace(0, 1, 2001, dtype=torch.float64, device=log_sigma.device)
+        num_levels = len(log_sigma) - 1
+        index = (grid * num_levels).long().clamp(max=num_levels - 1)
+        at = torch.lerp(log_sigma[index], log_sigma[index + 1], grid * num_levels - index)
+        bell = torch.exp(-0.5 * ((at - math.log(focus.sigma)) / focus.width) ** 2)
+        cumulative = ((1 - focus.share) + focus.share * bell / bell.mean()).cumsum(0)
+        return grid, (cumulative - cumulative[0]) / (cumulative[-1] - cumulative[0])
 
     @torch.no_grad()
     def _balance(self, error: Tensor, level: Tensor) -> Tensor:
@@ -223,16 +236,8 @@ class Normalised:
         return mean.clamp(min=1e-6)[level] ** -self.weights.balance
 
 
-def _warped(place: Tensor, log_sigma: Tensor, focus: Focus) -> Tensor:
-    """Positions in [0, 1) along the levels, from uniform ones, by the inverse of the mixture's distribution function."""
-    grid = torch.linspace(0, 1, 2001, dtype=torch.float64, device=place.device)
-    num_levels = len(log_sigma) - 1
-    index = (grid * num_levels).long().clamp(max=num_levels - 1)
-    at = torch.lerp(log_sigma[index], log_sigma[index + 1], grid * num_levels - index)
-    bell = torch.exp(-0.5 * ((at - math.log(focus.sigma)) / focus.width) ** 2)
-    density = (1 - focus.share) + focus.share * bell / bell.mean()
-    cumulative = density.cumsum(0)
-    cumulative = (cumulative - cumulative[0]) / (cumulative[-1] - cumulative[0])
+def _warped(place: Tensor, grid: Tensor, cumulative: Tensor) -> Tensor:
+    """Positions in [0, 1) along the levels, from uniform ones, by the inverse of a distribution function on a grid."""
     right = torch.searchsorted(cumulative, place).clamp(1, len(grid) - 1)
     left = right - 1
     share = (place - cumulative[left]) / (cumulative[right] - cumulative[left]).clamp(min=1e-12)

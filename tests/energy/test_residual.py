@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from springwell.energy.prior import Prior
 from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy, num_inputs
+from springwell.errors import UserError
 from springwell.likelihood.annealed import level_path, standard_normal
 from springwell.normalised import derivatives
 from springwell.schedule import NoiseSchedule
@@ -183,3 +184,8 @@ def test_moments_and_atoms_of_data_are_taken_and_saved() -> None:
     torch.testing.assert_close(other(y, sigma), energy(y, sigma))
     black = other.prior.log_weight[1].exp()
     assert float((black - (x == -1).float().mean(0)).abs().max()) < 0.02
+
+
+def test_an_image_size_that_cannot_be_halved_is_named() -> None:
+    with pytest.raises(UserError, match="images of 10x10: cannot be halved 1 times after unshuffle=2; use a multiple of 4"):
+        NoiseUNet((1, 10, 10), width=8, unshuffle=2)

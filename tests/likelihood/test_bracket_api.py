@@ -32,3 +32,19 @@ def test_any_density_and_any_number_of_rows():
 def test_wrong_arguments_are_one_sentence(target, sources, words):
     with pytest.raises(sw.UserError, match=words):
         sw.likelihood.bracket(target, sources, tolerance=0.1)
+
+
+def test_a_crossed_bracket_gives_a_model_its_lower_bound():
+    """Draws of a much narrower law lead reverse walks astray; what is quoted, and used, is the bound from below."""
+    target = Mixture(torch.zeros(1, 2), 3.0, log_z=5.0)
+    settings = sw.likelihood.Settings(0.1, 8, 8)
+    narrow = {"narrow": 0.05 * target.sample(256, 1), "again": 0.05 * target.sample(256, 2)}
+    found = sw.likelihood.bracket(sw.likelihood.plain_path(target, (2,)), narrow, settings)
+    assert found.verdict == "crossed"
+    assert found.quoted == (found.lower.value, found.lower.standard_error, "lower bound")
+    assert found.record()["log_z"] == found.lower.value
+    schedule = sw.NoiseSchedule.from_sigmas([0.5])
+    model = sw.Model(lambda y, t: target(y), schedule, sw.LevelSampler("mala", 1, 0.1), event_shape=(2,))
+    model.use_log_z(found)
+    assert model.log_z().value == found.lower.value
+    assert model.log_z().verdict == "crossed"

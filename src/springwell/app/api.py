@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -30,7 +29,7 @@ from springwell.samplers import make_kernel
 from springwell.schedule import NoiseSchedule
 from springwell.store import zoo
 from springwell.store.checkpoint import Checkpoint, save_tensors
-from springwell.store.files import write_atomically
+from springwell.store.files import write_json
 from springwell.store.hub import HUB_ID, download, upload
 from springwell.store.run import Run, read_log_z
 from springwell.training.loop import Hooks, Result, fit
@@ -120,14 +119,18 @@ def _adapted(config: Config, data: Data | None, network: object, fields: dict[st
         fields = {"network": network, **fields}
     elif network is not None:
         if not isinstance(network, nn.Module):
-            kind = f"the class {network.__name__}" if isinstance(network, type) else f"a {type(network).__name__}"
-            raise UserError(f"network: is {kind}; give an nn.Module that maps (y, t) to [N], such as MyEnergy()")
+            raise UserError(f"network: is {_kind(network)}; give an nn.Module that maps (y, t) to [N], such as MyEnergy()")
         fields = {"network": "own", **fields}
     if data is not None:
         fields = {"data": data if isinstance(data, str) else ARRAY, **fields}
     config = with_fields(config, **fields)
     config.validate()
     return config
+
+
+def _kind(value: object) -> str:
+    """What a value is, for a message."""
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def train_run(
@@ -165,7 +168,7 @@ def train_run(
     task = build_task(config, data, network, init_from)
     if accelerator.is_main_process:
         run.begin(to_dict(config), FREE_FIELDS)
-    return fit(task, run, device, reporter, hooks)
+    return fit(task, run, accelerator, reporter, hooks)
 
 
 def load(
@@ -218,8 +221,7 @@ def load_folder(
     """Loads the model of a run directory, or of any folder with the files of a finished run."""
     run = Run(folder)
     if network is not None and (not callable(network) or isinstance(network, type)):
-        kind = f"the class {network.__name__}" if isinstance(network, type) else f"a {type(network).__name__}"
-        raise UserError(f"network: is {kind}; give the network itself, such as MyEnergy()")
+        raise UserError(f"network: is {_kind(network)}; give the network itself, such as MyEnergy()")
     if not run.config_path.exists():
         raise UserError(f"{folder}: not a run (it has no config.json); give a directory that `springwell train` wrote")
     description = run.read_description()
@@ -270,7 +272,7 @@ def save(model: Model, folder: Path | str) -> None:
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}); choose another folder") from None
     description = model.metadata.get("config") or {"parts": _parts(model)}
-    write_atomically(folder / "config.json", json.dumps(description, indent=1) + "\n")
+    write_json(folder / "config.json", description)
     save_tensors(folder / "model.safetensors", model.tensors(), model.iteration)
     if "config" in model.metadata:
         write_card(model, folder)

@@ -156,7 +156,7 @@ def build_task(config: Config, data: DataSource, network: nn.Module | None = Non
         check_network(network, data.event_shape, schedule.num_levels)
     energy = build_energy(config, schedule, data.event_shape, network)
     training, generation = build_samplers(config, schedule)
-    if isinstance(energy, LevelEnergy):
+    if isinstance(energy, LevelEnergy) and init_from is None:
         energy.energy.start_at(_some(data, config.training.seed), config.network.atoms)  # type: ignore[union-attr]
     if init_from is not None:
         template = {**energy.state_dict(), "step_size": training.steps(torch.arange(schedule.num_levels))}

@@ -21,6 +21,7 @@ from msgspec import Meta
 from springwell.data.options import ImageOptions
 from springwell.data.spec import parse
 from springwell.errors import UserError
+from springwell.store.files import flat_sections
 from springwell.training.options import TrainingOptions
 
 STEPS_PER_JUMP = 5
@@ -407,11 +408,6 @@ class Config(_Task):
         jumps = self.sampler.sample_jump_proposals
         return self.sampler.jump_proposals if jumps is None else jumps
 
-    @property
-    def damped(self) -> bool:
-        """Whether a Gaussian guess of y_t is damped, as on wide hops, where the paper's normal approximation overshoots."""
-        return self.effective_sample_steps > 0 or self.sampler.chain_start == "denoised"
-
     def gradient_evaluations(self) -> int:
         """Network evaluations of one training iteration, per sample: the chain's, then the loss's.
 
@@ -546,10 +542,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def flat(config: Config) -> dict[str, Any]:
     """The config as {field name: value}, sections dissolved as on the command line."""
-    out: dict[str, Any] = {}
-    for name, value in to_dict(config).items():
-        out.update(value if isinstance(value, dict) else {name: value})
-    return out
+    return flat_sections(to_dict(config))
 
 
 def from_dict(values: Any, where: str = "config") -> Config:

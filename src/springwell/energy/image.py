@@ -13,6 +13,17 @@ from torch import Tensor, nn
 from springwell.errors import UserError
 
 
+def check_size(height: int, width: int, num_halvings: int, unshuffle: int) -> None:
+    """Raises UserError for an image size that cannot be folded and pooled down to the last level."""
+    factor = unshuffle * 2**num_halvings
+    if height % factor or width % factor:
+        raise UserError(
+            f"images of {height}x{width}: cannot be halved {num_halvings} times after unshuffle={unshuffle};"
+            f" use a multiple of {factor}, for instance image_size={max(factor, round(height / factor) * factor)}, "
+            "or fewer multipliers"
+        )
+
+
 class ImageEnergy(nn.Module, ABC):
     """Maps images y ``[N, C, H, W]`` and levels t ``[N]`` to ``[N]``.
 
@@ -36,14 +47,8 @@ class ImageEnergy(nn.Module, ABC):
         """net(y, t), from y and what ``_prepare`` made of t."""
 
     def check_size(self, height: int, width: int) -> None:
-        """Raises UserError for an image size that cannot be folded and pooled down to the last level."""
-        factor = self.unshuffle * 2**self.num_halvings
-        if height % factor or width % factor:
-            raise UserError(
-                f"images of {height}x{width}: cannot be halved {self.num_halvings} times after unshuffle={self.unshuffle};"
-                f" use a multiple of {factor}, for instance image_size={max(factor, round(height / factor) * factor)}, "
-                "or fewer multipliers"
-            )
+        """Raises UserError for an image size that this network does not take."""
+        check_size(height, width, self.num_halvings, self.unshuffle)
 
     def accelerate(self, precision: torch.dtype | None = None, compiled: bool = False) -> None:
         """Computes the convolutions in ``precision`` and compiles the network, if asked for."""

@@ -35,6 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from springwell.energy.image import check_size
 from springwell.energy.prior import Prior
 from springwell.schedule import NoiseSchedule
 from springwell.shapes import expand
@@ -229,8 +230,10 @@ class NoiseUNet(nn.Module):
         num_blocks: N.
         unshuffle: Side of the pixel blocks that are folded into channels.
         dense_units: Of the dense map; 0 for none.
-        embed: Channels of the noise's embedding.
     """
+
+    embed = 32
+    """Channels of the noise's embedding."""
 
     def __init__(
         self,
@@ -241,10 +244,11 @@ class NoiseUNet(nn.Module):
         num_blocks: int = 1,
         unshuffle: int = 2,
         dense_units: int = 256,
-        embed: int = 32,
     ):
         super().__init__()
         channels, height, length = image_shape
+        check_size(height, length, len(multipliers) - 1, unshuffle)
+        embed = self.embed
         self.unshuffle, folded = unshuffle, channels * unshuffle**2
         widths = [width * multiplier for multiplier in multipliers]
         self.embed0 = nn.Conv2d(folded * NUM_NOISE_FEATURES, embed, 1)

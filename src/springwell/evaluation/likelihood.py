@@ -23,7 +23,7 @@ from torch import Tensor
 from springwell import __version__
 from springwell.energy.residual import LevelEnergy
 from springwell.errors import UserError
-from springwell.evaluation.points import Measurable, Points, Split, evaluation_points
+from springwell.evaluation.points import Measurable, Points, Split, evaluation_points, noisy_data
 from springwell.likelihood.annealed import COLLAPSED, Path, level_path
 from springwell.likelihood.bits import to_bits
 from springwell.likelihood.bracket import LIKELY, Bracket, Settings, bracket
@@ -166,7 +166,7 @@ def draw_sources(
     model: Model, held_out: Measurable, path: Path, settings: Settings, burn: int, parts: Parts, reporter: Reporter
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     """Draws ``[R n, ...]`` of the last density from noise and from held-out data, and what is to be said of them."""
-    data = evaluation_points(model, held_out, settings.num, "test", settings.seed, Stream.POINTS + 1).x_0
+    _, data = noisy_data(model, held_out, settings.num, "test", settings.seed, Stream.POINTS + 1)
     # Fewer test images than chains: several chains begin at the same one, with noise of their own.
     data = data[torch.arange(settings.num, device=data.device) % len(data)]
 

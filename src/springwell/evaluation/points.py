@@ -69,36 +69,32 @@ def evaluation_points(
         seed: Of the noise and of the drawing.
         stream: Of the noise.
     """
+    x, x_0 = noisy_data(model, data, num, split, seed, stream)
+    return Points(x_0, _log_volume(model, data, x, x_0), data.source.cell, data.dequantised)
+
+
+def noisy_data(
+    model: Model, data: Measurable, num: int, split: Split = "test", seed: int = 0, stream: int = Stream.POINTS
+) -> tuple[Tensor, Tensor]:
+    """Data in standardised coordinates, and x_0 of them, after the initial noise; arguments as for the points."""
     source = data.source
     if split == "test" and source.num_held_out is not None:
         num = min(num, source.num_held_out)
     noise = Noise(seed, torch.arange(num, device=model.device), stream)
     x = (source.held_out if split == "test" else source.sample)(noise)
-    return noisy_points(model, x, noise, source.cell, data.dequantised, data.frequencies())
-
-
-def noisy_points(model: Model, x: Tensor, noise: Noise, cell: float, dequantised: bool, log_pi: Tensor | None = None) -> Points:
-    """x_0 of standardised data ``x``, which are dequantised already if they are to be.
-
-    Args:
-        model: The model.
-        x: Data ``[N, ...]``.
-        noise: For N samples.
-        cell: Distance of neighbouring grey values; 0 for other data.
-        dequantised: Whether grey values were spread over their cells.
-        log_pi: Of the decoder that knows how often pixels take their values; None for the one that does not.
-    """
-    if cell:
-        check_range(x, cell if dequantised else 0.0, "data")
+    if source.cell:
+        check_range(x, source.cell if data.dequantised else 0.0, "data")
     level = torch.zeros(len(x), dtype=torch.long, device=x.device)
-    x_0 = model.schedule.diffuse(x, level, noise)
-    if cell:
-        a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
-        if log_pi is not None and sigma > 0:
-            values = ((x + 1) / cell).round().long()
-            volume = decoded_volume(x_0, values, log_pi.to(x_0.device), a, sigma, cell)
-        else:
-            volume = log_volume(x_0, a, sigma, cell, dequantised)
-    else:
-        volume = torch.full((len(x),), -float(model.scale.double().log().sum()), dtype=torch.float64, device=x.device)
-    return Points(x_0, volume, cell, dequantised)
+    return x, model.schedule.diffuse(x, level, noise)
+
+
+def _log_volume(model: Model, data: Measurable, x: Tensor, x_0: Tensor) -> Tensor:
+    """log v(x_0) ``[N]``: by the decoder that knows frequencies where it applies; without grey values, the change of units."""
+    cell = data.source.cell
+    if not cell:
+        return torch.full((len(x),), -float(model.scale.double().log().sum()), dtype=torch.float64, device=x.device)
+    a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
+    log_pi = data.frequencies() if sigma > 0 else None
+    if log_pi is None:
+        return log_volume(x_0, a, sigma, cell, data.dequantised)
+    return decoded_volume(x_0, ((x + 1) / cell).round().long(), log_pi.to(x_0.device), a, sigma, cell)

@@ -45,6 +45,14 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=1) + "\n")
 
 
+def flat_sections(description: dict[str, Any]) -> dict[str, Any]:
+    """{field: value} of a description in sections, as config.json holds one, its sections dissolved."""
+    out: dict[str, Any] = {}
+    for name, value in description.items():
+        out |= value if isinstance(value, dict) else {name: value}
+    return out
+
+
 def is_empty(folder: Path, record: str) -> bool:
     """Whether a folder holds nothing but a lock and what a crash left of the file that is written first; removes these."""
     found = list(folder.iterdir())

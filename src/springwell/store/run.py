@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 from springwell.errors import UserError
 from springwell.model import LogZ, Model
 from springwell.store.checkpoint import Checkpoint, good_checkpoints, read_checkpoint, save_tensors
-from springwell.store.files import is_empty, locked, read_json, read_lines, write_atomically
+from springwell.store.files import flat_sections, is_empty, locked, read_json, read_lines, write_atomically, write_json
 
 # A finished run may be trained on for more of these.
 GROWING = "iterations"
@@ -73,7 +73,7 @@ class Run:
                 if known == description:
                     return
                 self._check_same(description, known, free)
-                if _flat(description).get(GROWING) != _flat(known).get(GROWING):
+                if flat_sections(description).get(GROWING) != flat_sections(known).get(GROWING):
                     self._reopen()
                 elif self.finished:
                     return
@@ -82,7 +82,7 @@ class Run:
             self.path.mkdir(parents=True, exist_ok=True)
             if not os.access(self.path, os.W_OK):
                 raise PermissionError(13, "Permission denied")
-            write_atomically(self.config_path, json.dumps(description, indent=1) + "\n")
+            write_json(self.config_path, description)
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another folder") from None
 
@@ -105,7 +105,7 @@ class Run:
             yield
 
     def _check_same(self, description: dict[str, Any], known: dict[str, Any], free: frozenset[str]) -> None:
-        mine, theirs = _flat(description), _flat(known)
+        mine, theirs = flat_sections(description), flat_sections(known)
         for name in {**theirs, **mine}:
             if name in free or mine.get(name) == theirs.get(name):
                 continue
@@ -186,11 +186,3 @@ def read_log_z(path: Path, model: Model) -> LogZ:
         ours = f"{model!r}, iteration {model.iteration}"
         raise UserError(f"{path}: is of other weights ({theirs}; the model: {ours}); run `springwell likelihood` again")
     return log_z
-
-
-def _flat(description: dict[str, Any]) -> dict[str, Any]:
-    """{field: value}, sections dissolved."""
-    out: dict[str, Any] = {}
-    for name, value in description.items():
-        out |= value if isinstance(value, dict) else {name: value}
-    return out

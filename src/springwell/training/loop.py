@@ -29,7 +29,7 @@ from springwell.store.files import read_lines
 from springwell.store.run import Run
 from springwell.training.guard import GUARD_EVERY, Guard
 from springwell.training.log import Log, level_means, numbers
-from springwell.training.processes import LOST_PEER, agree_to_stop, anyone, interruptible, make_accelerator
+from springwell.training.processes import LOST_PEER, agree_to_stop, anyone, interruptible
 from springwell.training.rollback import ROLLBACK_FACTORS, STREAMS_PER_ROLLBACK, roll_back
 from springwell.training.state import TrainingState, check_data
 from springwell.training.step import Batch, Step
@@ -77,17 +77,16 @@ def check_batch(task: Task, world: int) -> None:
         raise UserError(f"batch={batch}: cannot be divided among {among}; use a multiple of {parts}")
 
 
-def fit(task: Task, run: Run, device: str = "auto", reporter: Reporter | None = None, hooks: Hooks | None = None) -> Result:
+def fit(task: Task, run: Run, accelerator: Accelerator, reporter: Reporter | None = None, hooks: Hooks | None = None) -> Result:
     """Trains the run, from the beginning or from where it stopped.
 
     Args:
         task: What is trained.
         run: The run directory, which has begun; see :meth:`springwell.store.run.Run.begin`.
-        device: ``auto``, ``cpu``, ``cuda``, ...
+        accelerator: The processes that train together; see :func:`springwell.training.processes.make_accelerator`.
         reporter: Receives progress updates. Default: a progress bar on stderr; ``Silent()`` for none.
         hooks: What happens beside training.
     """
-    accelerator = make_accelerator(device, task.options.precision)
     main, world = accelerator.is_main_process, accelerator.num_processes
     reporter = (reporter or Terminal()) if main else Silent()
     check_batch(task, world)

@@ -15,6 +15,7 @@ from springwell.app.cli.common import (
     Folder,
     ModelName,
     Number,
+    at_least,
     load_model,
     place,
     writable,
@@ -131,9 +132,7 @@ def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, An
     from springwell.schedule import spread_levels
     from springwell.store.files import write_json
 
-    for option, value, least in (("num", command.num, 2), ("steps", command.steps, 8), ("warmup", command.warmup, 0)):
-        if value < least:
-            raise UserError(f"--{option} {value}: must be at least {least}")
+    at_least(("num", command.num, 2), ("steps", command.steps, 8), ("warmup", command.warmup, 0))
     model = load_model(command.run, context)
     last = model.schedule.num_levels - 1
     if command.levels is not None and (not command.levels or min(command.levels) < 0):
@@ -182,13 +181,7 @@ def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]
     from springwell.app.build import config_of, open_model_data
     from springwell.evaluation.longrun import Judge, Plan, long_run, title
 
-    for option, value, least in (
-        ("num", command.num, 1),
-        ("marginal-steps", command.marginal_steps, 0),
-        ("batch", 1 if command.batch is None else command.batch, 1),
-    ):
-        if value < least:
-            raise UserError(f"--{option} {value}: must be at least {least}")
+    at_least(("num", command.num, 1), ("marginal-steps", command.marginal_steps, 0), ("batch", command.batch, 1))
     if not command.steps or min(command.steps) < 1:
         raise UserError(f"--steps {' '.join(map(str, command.steps))}: needs numbers of at least 1, for instance 1 10 100")
     model = load_model(command.run, context)

@@ -160,6 +160,13 @@ def place(run: str, out: Path | None, what: str, inside: str = "", data: str | N
     return out or (Path(run, inside) if within else Path(f"{run_name(run)}-{what}"))
 
 
+def at_least(*options: tuple[str, int | None, int]) -> None:
+    """Refuses numbers below their least: (option, value, least); None is not given."""
+    for option, value, least in options:
+        if value is not None and value < least:
+            raise UserError(f"--{option} {value}: must be at least {least}")
+
+
 def check_new(out: Path | None, overwrite: bool) -> None:
     """Refuses a file that exists, unless it may be overwritten."""
     if out is not None and out.is_file() and not overwrite:

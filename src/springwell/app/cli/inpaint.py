@@ -18,13 +18,14 @@ from springwell.app.cli.common import (
     ModelName,
     Number,
     Overwrite,
+    at_least,
     check_new,
     load_model,
     run_name,
     writable,
     write_errors,
 )
-from springwell.app.cli.outputs import as_folder, at_least, beside, check_row, check_size, told
+from springwell.app.cli.outputs import as_folder, beside, check_row, check_size, told
 from springwell.errors import UserError
 
 

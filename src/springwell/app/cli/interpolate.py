@@ -16,13 +16,14 @@ from springwell.app.cli.common import (
     ModelName,
     Number,
     Overwrite,
+    at_least,
     check_new,
     load_model,
     run_name,
     writable,
     write_errors,
 )
-from springwell.app.cli.outputs import at_least, check_size
+from springwell.app.cli.outputs import check_size
 from springwell.errors import UserError
 
 

@@ -20,6 +20,7 @@ from springwell.app.cli.common import (
     Folder,
     ModelName,
     Number,
+    at_least,
     load_model,
     place,
     writable,
@@ -91,10 +92,7 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
     from springwell.store.parts import Parts
 
     limits = (("num", 2), ("densities", 1), ("budget", 1), ("repeats", 4), ("chains", 2), ("burn", 0), ("batch", 1))
-    for option, least in limits:
-        value = getattr(command, option)
-        if value is not None and value < least:
-            raise UserError(f"--{option} {value}: must be at least {least}")
+    at_least(*((option, getattr(command, option), least) for option, least in limits))
     if not 0 < command.tolerance < math.inf:
         raise UserError(f"--tolerance {command.tolerance:g}: must be positive (bits/dim)")
     out = place(command.run, command.out, "likelihood", data=command.data)
@@ -195,8 +193,7 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
     from springwell.store.files import write_atomically, write_json
     from springwell.store.run import read_log_z
 
-    if command.num is not None and command.num < 1:
-        raise UserError(f"--num {command.num}: must be at least 1")
+    at_least(("num", command.num, 1))
     model = load_model(command.run, context, data=command.data)
     if len(model.event_shape) != 3:
         raise UserError(f"{command.run}: is a model of vectors {list(model.event_shape)}; score ranks images")

@@ -1,4 +1,4 @@
-"""What inpaint, interpolate and restore share: checks of numbers, and where results go."""
+"""What inpaint, interpolate and restore share: checks of sizes, and where results go."""
 
 from __future__ import annotations
 
@@ -19,12 +19,6 @@ def told(command: Any, out: Path, images: list[Any], num: int, what: str) -> dic
         if failures:
             print("\n".join([f"{len(failures)} of {len(images)} images failed:", *failures]))
     return {"run": command.run, "out": str(out), "images": done, "num": num, "seed": command.seed, "failures": failures}
-
-
-def at_least(*options: tuple[str, int | None, int]) -> None:
-    for option, value, least in options:
-        if value is not None and value < least:
-            raise UserError(f"--{option} {value}: must be at least {least}")
 
 
 def as_folder(out: Path) -> Path:

@@ -10,8 +10,19 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, File, Flag, ModelName, Number, load_model, writable, write_errors
-from springwell.app.cli.outputs import as_folder, at_least, beside, check_row, told
+from springwell.app.cli.common import (
+    Common,
+    Context,
+    File,
+    Flag,
+    ModelName,
+    Number,
+    at_least,
+    load_model,
+    writable,
+    write_errors,
+)
+from springwell.app.cli.outputs import as_folder, beside, check_row, told
 from springwell.errors import UserError
 
 

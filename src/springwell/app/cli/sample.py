@@ -17,6 +17,7 @@ from springwell.app.cli.common import (
     Number,
     Overwrite,
     Processes,
+    at_least,
     check_new,
     load_model,
     run_name,
@@ -57,9 +58,7 @@ def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
     out, name = command.out, run_name(command.run)
     if out is not None and out.suffix not in KINDS:
         raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .npy, .npz, .png, .gif or a folder")
-    for option, value, least in (("num", command.num, 1), ("batch", command.batch, 1), ("steps", command.steps, 0)):
-        if value is not None and value < least:
-            raise UserError(f"--{option} {value}: must be at least {least}")
+    at_least(("num", command.num, 1), ("batch", command.batch, 1), ("steps", command.steps, 0))
     check_new(out, command.overwrite)
     with context.processes() as processes:
         return _sample(command, context, processes, out, name)
