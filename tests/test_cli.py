@@ -153,6 +153,10 @@ def test_help_shows_the_options_that_apply(springwell):
     assert "--evaluate, --no-evaluate" in vectors
     assert "--init-from RUN" in vectors
     assert "RUN" in springwell("sample", "--help").stdout.splitlines()[0]
+    # Lines of a docstring are joined, so that a box is filled whatever the source's line breaks are.
+    words = " ".join(line.strip("│ ") for line in mnist.splitlines())
+    assert "noise: that of the level's noise, so that a U-Net adds" in words
+    assert any(line.rstrip("│ ").endswith("noise: that of the") for line in mnist.splitlines())
 
 
 def test_words_become_values():
@@ -184,6 +188,9 @@ def test_words_become_values():
     )
     assert (command.config.network.dense_units, command.config.sampler.num_leapfrog) == (4, 3)
     assert command.config.network.multipliers == (1, 2, 2)
+    for word, value in (("noise", "noise"), ("2", 2.0)):
+        _, command = parse(["train", "digits", "--base-precision", word])
+        assert command.config.network.base_precision == value
     _, command = parse(["sample", "run", "--num", "2e2"])
     assert (command.run, command.num) == ("run", 200)
 

@@ -49,6 +49,19 @@ def test_base_term():
     torch.testing.assert_close(energy(y, t), energy.network(y, t) - 0.35 * y.square().sum(-1))
 
 
+@pytest.mark.parametrize("schedule", [SCHEDULE, NoiseSchedule.t1k()], ids=["t6", "t1k"])
+def test_a_base_term_of_the_noise_is_the_noisy_density_of_zero(schedule):
+    """y_t of the data point 0 is scale_t sigmabar_t eps, whose score is -y / (scale_t sigmabar_t)^2. Level 0 of T1k has no
+    noise and takes that of level 1."""
+    energy = ScaledEnergy(lambda y, t: 0 * y.sum(-1), schedule, "none", base_precision="noise")
+    t = torch.arange(schedule.num_levels)
+    y = torch.randn(len(t), 3, requires_grad=True)
+    (slope,) = torch.autograd.grad(energy(y, t).sum(), y)
+    noise = schedule.sigma_cum[:-1].clone()
+    noise[0] = noise[0] or schedule.sigma[1]
+    torch.testing.assert_close(slope, -y / ((schedule.scale * noise) ** 2).float()[:, None], rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("rule", ["step", "learned", "variance", "none"])
 @pytest.mark.parametrize("dim", [1, 2, 7])
 def test_a_chain_sees_the_same_energy(rule, dim):

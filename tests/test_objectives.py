@@ -66,6 +66,31 @@ def test_recovery_is_f_of_negatives_less_f_of_data(start, num_steps):
     torch.testing.assert_close(gradient, torch.zeros(3, dtype=torch.float64).index_add(0, T, by_hand))
 
 
+@pytest.mark.parametrize(("num_levels", "factor"), [(12, 1.8), (72, 1.09)])
+def test_the_damped_guess_alone_makes_slopes_too_steep_by_a_known_factor(num_levels, factor):
+    """Data N(0, 1): y_t has precision 1 / a^2. Training rests where the guess has the variance of y_t, that is, at c / a^2
+    with c = a^2 (1 - (1 - (1 + s) sigma^2)^(1/2)) / (s sigma^2), which is (1 + s) / 2s for small sigma; not at 1 / a^2."""
+    schedule = NoiseSchedule.log_snr(num_levels, 7.0, -5.0)
+    level, num = num_levels // 4, 1_000_000
+    a_square, sigma_square, share = (
+        float(v[level]) for v in (schedule.scale**2, schedule.sigma[1:] ** 2, schedule.posterior_share)
+    )
+    c = a_square * (1 - (1 - (1 + share) * sigma_square) ** 0.5) / (share * sigma_square)
+    assert c == pytest.approx(factor, rel=0.03)
+    assert c == pytest.approx((1 + share) / (2 * share), rel=0.05)
+    x, t = Noise(3, torch.arange(num), dtype=torch.float64).normal(1, 1), torch.full((num,), level)
+    errors = []
+    for theta in (c / a_square, 1 / a_square):
+        energy = Quadratic(num_levels)
+        energy.theta.data.fill_(theta)
+        objective = Recovery(energy, schedule, LevelSampler("mala", 0, 0.1, "denoised"))
+        # The loss is linear in theta, so that each sample's derivative is its loss over theta.
+        slope = objective(x, Noise(4, torch.arange(num), dtype=torch.float64), t).loss.detach() / theta
+        errors.append(float(slope.mean() / (slope.std() / num**0.5)))
+    assert abs(errors[0]) < 4.5
+    assert abs(errors[1]) > 9
+
+
 def test_marginal_is_recovery_on_one_level_without_spring():
     schedule, energy, x, t = NoiseSchedule.marginal(0.1), Quadratic(1), data(), torch.zeros(N, dtype=torch.long)
     sampler = LevelSampler("langevin", 3, 0.2)

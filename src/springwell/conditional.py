@@ -105,7 +105,9 @@ class Conditional:
             y = x_{t+1} + s sigma_{t+1}^2 grad f(x_{t+1}, t) + sqrt(s) sigma_{t+1} eps
 
         s = 1 is the conditional for small sigma (Sec. 3.3). ``damped`` takes s = schedule.posterior_share, with which the guess
-        is exact for a single data point at any sigma: the start for chains on wide hops, where s = 1 overshoots.
+        is exact for a single data point at any sigma: the start for chains on wide hops, where s = 1 overshoots. Without chains
+        after it (K = 0) it is biased for broad data: training rests where the slope of f is (1 + s) / 2s times the true one,
+        1.09 at T = 72 and 1.8 at T = 12 levels of log-SNR 7 to -5.
 
         f is little known at x_{t+1}, which has more noise than y_t, and may be steep there; but |x_{t+1} - y_t|^2 is D sigma^2
         up to a share of sqrt(2 / D), whatever the data. ``cut`` limits the damped drift's root mean square to sqrt(1 - s)

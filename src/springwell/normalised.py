@@ -55,6 +55,8 @@ from springwell.shapes import expand
 NoiseEnergy = Callable[[Tensor, Tensor], Tensor]
 # Share of the running mean of a level's error that one sample leaves.
 MEMORY = 0.99
+# Half the distance of float32 numbers around 1, and the change of log p by it, in nats, that is too much.
+ROUNDING, MOST_ROUNDING = 2**-24, 0.1
 
 
 class Derivatives(NamedTuple):
@@ -178,6 +180,11 @@ class Normalised:
             raise UserError(f"energy: is a {kind}; the normalised objective needs a LevelEnergy, which knows its noise")
         if float(self.schedule.sigma_cum[0]) == 0:
             raise UserError("schedule: has no initial noise, so its data have no density at level 0; set initial_noise")
+        sigma, dim = float(self.energy.sigma[0]), math.prod(self.energy.energy.event_shape)
+        if (error := dim**0.5 * ROUNDING / sigma) > MOST_ROUNDING:
+            least = f"use at least {dim**0.5 * ROUNDING / MOST_ROUNDING:.2g}"
+            what = f"float32 rounds data of {dim} numbers so that log p changes by {error:.2g} nats"
+            raise UserError(f"schedule: starts at the noise {sigma:.2g}, at which {what}; {least}")
         if self.weights.recovery and self.recovery is None:
             raise UserError(f"weights: recovery={self.weights.recovery:g}, but no recovery objective is given")
 

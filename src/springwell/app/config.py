@@ -112,8 +112,9 @@ class _Known:
 class _Network:
     network: str = ""
     """The kind of network: mlp or residual-mlp for vectors; resnet, unet or residual-unet for images."""
-    base_precision: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
-    """Precision of the Gaussian base term -precision |y|^2 / 2 added to f. It keeps f integrable."""
+    base_precision: Literal["noise"] | Annotated[float, Meta(ge=0, le=1e6)] = 1.0
+    """Precision of the Gaussian base term -precision |y|^2 / 2 added to f. It keeps f integrable. noise: that of the level's
+    noise, so that a U-Net adds the denoised image."""
     output_scale: Literal["step", "learned", "variance", "none"] = "learned"
     """How the network's output becomes f. step: divided by the squared step size, as the authors do. learned: times a factor
     per level that is learned and starts at 1 / sigmabar_t. variance: the same, but it starts at 1 / sigmabar_t^2, which suits

@@ -209,7 +209,7 @@ TABLE: dict[str, Preset] = {
         with_fields(_T6, objective="marginal", schedule="marginal", num_steps=180),
         "The paper's ablation with one level, K = 180 and no springs.",
     ),
-    "cifar10-t1k": Preset(_T1K, "The paper's CIFAR-10, T = 1000 without chains."),
+    "cifar10-t1k": Preset(with_fields(_T1K, dequantise=True), "The paper's CIFAR-10, T = 1000 without chains."),
     "cifar10-t1k-dsm": Preset(
         with_fields(_T1K, objective="dsm", dsm_target="sample"), "The paper's ablation: T = 1000 by denoising score matching."
     ),

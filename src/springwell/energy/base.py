@@ -1,6 +1,6 @@
 r"""What every energy shares: the sign, the output scale and the base term.
 
-    f(y, t) = scale_t net(y, t) - precision |y|^2 / 2
+    f(y, t) = scale_t net(y, t) - precision_t |y|^2 / 2
 
 is **+log density up to a constant**. Four rules for the scale, each with the weight that its loss needs:
 
@@ -9,6 +9,9 @@ is **+log density up to a constant**. Four rules for the scale, each with the we
     learned   scale_t = exp(g_t),     weight_t = sigmabar_t                       (g_t starts at -log sigmabar_t)
     variance  the same, but g_t starts at -2 log sigmabar_t: grad net is then of the size of the data at every level
     none      scale_t = 1,            weight_t = 1
+
+The base term has one precision for all levels, or that of the noise: with precision_t = 1 / (a_{t+1} sigmabar_t)^2 the base
+term alone is the noisy density of the data point 0, and what a U-Net energy <y, U> adds is the denoised image.
 
 Any callable of (y, t) serves as an energy wherever the library takes one.
 """
@@ -44,10 +47,11 @@ class ScaledEnergy(nn.Module):
         network: Maps (y, t) to ``[N]``; may offer ``at(t)``.
         schedule: Provides the scales.
         rule: ``step``, ``learned``, ``variance`` or ``none``.
-        base_precision: Precision of the base term.
+        base_precision: Precision of the base term; ``noise`` is that of every level's noise.
     """
 
     scale: Tensor
+    precision: Tensor
     loss_weight: Tensor
 
     def __init__(
@@ -55,34 +59,36 @@ class ScaledEnergy(nn.Module):
         network: nn.Module,
         schedule: NoiseSchedule,
         rule: Literal["step", "learned", "variance", "none"] = "learned",
-        base_precision: float = 0.0,
+        base_precision: float | Literal["noise"] = 0.0,
     ):
         super().__init__()
-        self.network, self.rule, self.base_precision = network, rule, base_precision
+        self.network, self.rule, self.has_base = network, rule, base_precision != 0
+        # Without initial noise sigmabar_0 is 0; level 0 then takes the noise of the next.
+        noise = torch.where(schedule.sigma_cum > 0, schedule.sigma_cum, schedule.sigma[1])[:-1]
         if rule == "step":
             s_square = schedule.langevin_step**2
             scale, weight = 1 / s_square, s_square * schedule.loss_weight
         elif rule in _POWERS:
-            # Without initial noise sigmabar_0 is 0; level 0 then takes the scale of the next.
-            weight = torch.where(schedule.sigma_cum > 0, schedule.sigma_cum, schedule.sigma[1])[:-1]
-            scale = 1 / weight ** _POWERS[rule]
+            weight, scale = noise, 1 / noise ** _POWERS[rule]
             self.log_scale = nn.Parameter(scale.log().float())
         else:
             scale = weight = torch.ones(schedule.num_levels)
         self.register_buffer("scale", scale.float(), persistent=False)
+        precision = (schedule.scale * noise) ** -2 if base_precision == "noise" else torch.full_like(noise, base_precision)
+        self.register_buffer("precision", precision.float(), persistent=False)
         self.register_buffer("loss_weight", weight.float(), persistent=False)
 
-    def _level_scale(self, t: Tensor) -> Tensor:
-        return (self.log_scale.exp() if self.rule in _POWERS else self.scale)[t]
+    def _level(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return (self.log_scale.exp() if self.rule in _POWERS else self.scale)[t], self.precision[t]
 
-    def _combine(self, output: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+    def _combine(self, output: Tensor, y: Tensor, scale: Tensor, precision: Tensor) -> Tensor:
         f = scale * output.float()
-        if self.base_precision:
-            f = f - 0.5 * self.base_precision * y.flatten(1).square().sum(-1)
+        if self.has_base:
+            f = f - 0.5 * precision * y.flatten(1).square().sum(-1)
         return f
 
     def forward(self, y: Tensor, t: Tensor) -> Tensor:
-        return self._combine(self.network(y, t), y, self._level_scale(t))
+        return self._combine(self.network(y, t), y, *self._level(t))
 
     def follow_weights(self) -> None:
         """Brings up to date what the network keeps beside its weights; to be called after every optimiser step."""
@@ -91,10 +97,16 @@ class ScaledEnergy(nn.Module):
             follow()
 
     def at(self, t: Tensor) -> Callable[[Tensor], Tensor]:
-        network, scale = at_level(self.network, t), self._level_scale(t).detach()
+        network, (scale, precision) = at_level(self.network, t), self._level(t)
+        scale = scale.detach()
         if getattr(self.network, "autocast", None) != torch.float16:
-            return lambda y: self._combine(network(y), y, scale)
-        return lambda y: self._combine(_TimesGradient.apply(network(_TimesGradient.apply(y, scale)), 1 / scale), y, scale)
+            return lambda y: self._combine(network(y), y, scale, precision)
+
+        def half(y: Tensor) -> Tensor:
+            output = _TimesGradient.apply(network(_TimesGradient.apply(y, scale)), 1 / scale)
+            return self._combine(output, y, scale, precision)
+
+        return half
 
 
 class _TimesGradient(torch.autograd.Function):

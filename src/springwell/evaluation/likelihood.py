@@ -54,13 +54,14 @@ def settings_for(
     densities: int,
     budget: int,
     seed: int = 0,
-    systems: int = 8,
+    systems: int | None = None,
     chains: int | None = None,
     batch: int | None = None,
 ) -> Settings:
-    """Settings with ``tolerance`` in bits/dim, and by default with numbers of chains that suit the model."""
+    """Settings with ``tolerance`` in bits/dim, and by default with numbers of systems and chains that suit the model."""
+    along_noise = isinstance(model.energy_function, LevelEnergy)
     few, most = (512, 1024) if len(model.event_shape) == 1 else (16, 64)
-    chains = chains or few
+    systems, chains = systems or (32 if along_noise else 8), chains or (16 if along_noise else few)
     # Not all that fits: processes share batches, and a part is found again only if it was cut as before.
     batch = batch or max(chains, min(most, model.automatic_batch()))
     nats = tolerance * math.prod(model.event_shape) * math.log(2)
@@ -166,9 +167,11 @@ def draw_sources(
     model: Model, held_out: Measurable, path: Path, settings: Settings, burn: int, parts: Parts, reporter: Reporter
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     """Draws ``[R n, ...]`` of the last density from noise and from held-out data, and what is to be said of them."""
-    _, data = noisy_data(model, held_out, settings.num, "test", settings.seed, Stream.POINTS + 1)
+    # Along the noise a draw serves a whole system.
+    num = 2 * settings.systems if isinstance(model.energy_function, LevelEnergy) else settings.num
+    _, data = noisy_data(model, held_out, num, "test", settings.seed, Stream.POINTS + 1)
     # Fewer test images than chains: several chains begin at the same one, with noise of their own.
-    data = data[torch.arange(settings.num, device=data.device) % len(data)]
+    data = data[torch.arange(num, device=data.device) % len(data)]
 
     def from_noise(index: Tensor) -> Tensor:
         for _, x, _ in model.trajectory(index, settings.seed + 1):  # noqa: B007
@@ -177,7 +180,7 @@ def draw_sources(
 
     (step,) = parts.run("burn-step", [lambda: {"step_size": _tuned(path, data[:_TUNING_CHAINS], settings)}], data.device)
     starts: dict[str, Callable[[Tensor], Tensor]] = {"noise": from_noise, "held-out data": lambda index: data[index]}
-    batches = torch.arange(settings.num, device=data.device).split(settings.batch)
+    batches = torch.arange(num, device=data.device).split(settings.batch)
     sources: dict[str, Tensor] = {}
     described: dict[str, dict[str, Any]] = {}
     for i, (name, start) in enumerate(starts.items()):
@@ -199,20 +202,20 @@ def draw_sources(
             f = torch.stack([model.level_f(x) for x in xs])
             return {"x": xs[-1], "f": f.T, "acceptance": acceptance}
 
-        with reporter.bar(f"chains from {name} (steps x chains)", burn * settings.num) as bar:
+        with reporter.bar(f"chains from {name} (steps x chains)", burn * num) as bar:
             tasks = [partial(compute, index, i, start) for index in batches]
             found = parts.run(f"chains-{i}", tasks, data.device)
         sources[name] = torch.cat([part["x"] for part in found])
         before, half, after = torch.cat([part["f"] for part in found]).unbind(1)
         described[name] = {
-            "num_chains": settings.num,
+            "num_chains": num,
             "num_steps": burn,
             "acceptance": float(torch.cat([part["acceptance"] for part in found]).mean()),
             "mean_f_before": float(before.mean()),
             "mean_f": float(after.mean()),
-            "mean_f_standard_error": float(after.std()) / math.sqrt(settings.num),
+            "mean_f_standard_error": float(after.std()) / math.sqrt(num),
             "drift": float((after - half).mean()),
-            "drift_standard_error": float((after - half).std()) / math.sqrt(settings.num),
+            "drift_standard_error": float((after - half).std()) / math.sqrt(num),
         }
         if not described[name]["acceptance"] > COLLAPSED:
             accepted = f"acceptance {described[name]['acceptance']:.3g} over {burn} steps"

@@ -15,6 +15,9 @@ shows as disagreement. With gap_s = upper_s - lower, all with their standard err
     loose                    some gap_s is wider than the tolerance
     ok                       every |gap_s|, with two standard errors, is within the tolerance, and no source is seen to drift
 
+Along the noise of an energy that knows it (:mod:`springwell.likelihood.diffusion`) SMC is the forward run, and its conditional
+kind the reverse one, for which every draw of a source has a system of its own.
+
 The number K of densities doubles until the verdict is ok, or the budget ends. The value between the bounds is Bennett's: the C
 at which mean sigmoid(log w - C) over forward chains equals mean sigmoid(C - log w) over reverse ones, w being the weight of
 the forward walk in both cases.
@@ -146,7 +149,8 @@ class Bracket(NamedTuple):
         log_z_levels: log Z on the way, at every node of the path, by SMC; empty along the noise.
         plan: The pilot's.
         settings: What was asked for.
-        log_weights: log w of all chains of the last round: ``forward`` and the sources, sign as log Z.
+        log_weights: log w of all chains, along the noise of all systems, of the last round: ``forward`` and the sources, sign
+            as log Z.
     """
 
     verdict: str
@@ -230,7 +234,10 @@ def judge(rounds: Sequence[Round], tolerance: float) -> tuple[str, str]:
     for source, (gap, error) in gaps.items():
         if gap < -CERTAIN * error or gap < -max(tolerance, LIKELY * error):
             below = f"the upper bound from {source} is {-gap:.3g} +- {error:.2g} nats below the lower bound"
-            return "crossed", f"{below}: these chains have not drawn from the model's density"
+            found = (
+                "annealing finds mass where these chains do not go; a network whose output is unbounded may have put it there"
+            )
+            return "crossed", f"{below}: {found}"
     good = [s for s, (gap, error) in gaps.items() if abs(gap) + 2 * error <= tolerance]
     bad = [s for s, (gap, error) in gaps.items() if s not in good and gap - CERTAIN * error > min(g for g, _ in gaps.values())]
     widest = max(gaps, key=lambda s: abs(gaps[s][0]))
@@ -290,12 +297,14 @@ def bracket(
     plan = job.pilot()
     rounds: list[Round] = []
     k = min(settings.densities, settings.budget)
+    # Along the noise SMC has a reverse of its own.
+    annealed = isinstance(path, Path)
     while True:
-        forward = job.walks(plan, k, "forward", 1)
+        smc = job.walks(plan, k, "SMC", 0)
+        forward = job.walks(plan, k, "forward", 1) if annealed else smc
         reverse = {
             name: job.walks(plan, k, f"reverse from {name}", 2 + i, start) for i, (name, start) in enumerate(sources.items())
         }
-        smc = job.walks(plan, k, "SMC", 0)
         upper = {name: estimate(found, True) for name, found in reverse.items()}
         rounds.append(Round(k, estimate(forward), estimate(smc), upper))
         verdict, reason = judge(rounds, settings.tolerance)
@@ -309,10 +318,12 @@ def bracket(
     elif doubts:
         verdict = "loose"
     reason = "; ".join([reason, *doubts])
-    backwards = torch.cat([-found.log_weight for found in reverse.values()], 1)
-    value, error = bennett(forward.log_weight, backwards)
-    weights = {"forward": forward.log_weight, **{name: -found.log_weight for name, found in reverse.items()}}
-    annealed = isinstance(path, Path)
+
+    def weights_of(found: Walk) -> Tensor:
+        return found.log_weight if annealed else found.log_ratio.view(settings.systems, -1)
+
+    weights = {"forward": weights_of(forward), **{name: -weights_of(found) for name, found in reverse.items()}}
+    value, error = bennett(weights["forward"], torch.cat([weights[name] for name in reverse], 1))
     levels = _log_z_levels(smc, plan.densities(k)[1:], path.length) if annealed else []
     thermodynamic = None if smc.thermodynamic is None else average(smc.thermodynamic)
     return Bracket(verdict, reason, value, error, rounds, thermodynamic, levels, plan, settings, weights)
@@ -388,19 +399,24 @@ class _Job:
         return Plan(**{**found, "num_leapfrog": int(found["num_leapfrog"])})
 
     def walks(self, plan: Plan, num_densities: int, name: str, stream: int, start: Tensor | None = None) -> Walk:
-        """All systems, in batches; forwards from noise if there is no ``start``, and SMC if ``stream`` is 0."""
+        """All systems, in batches; forwards from noise if there is no ``start``, and SMC if ``stream`` is 0.
+
+        Along the noise every walk is SMC, and every row of ``start`` has a system of its own.
+        """
         path, settings, device, dtype = self.path, self.settings, self.like.device, self.like.dtype
-        n = settings.chains if start is None else len(start) // settings.systems
+        conditional = start is not None and isinstance(path, NoisePath)
+        num = len(start) if start is not None and conditional else settings.systems
+        n = settings.chains if start is None or conditional else len(start) // num
         together = max(1, settings.batch // n)
-        batches = [range(first, min(first + together, settings.systems)) for first in range(0, settings.systems, together)]
+        batches = [range(first, min(first + together, num)) for first in range(0, num, together)]
 
         def compute(systems: range) -> dict[str, Tensor]:
             index = torch.arange(systems.start * n, systems.stop * n, device=device)
             number = Stream.BRACKET + 16 * num_densities + stream
             noise = Noise(settings.seed, index, number, dtype=dtype)
-            x = path.start(noise) if start is None else start[index]
+            x = path.start(noise) if start is None else start[systems.start : systems.stop] if conditional else start[index]
             resample = None
-            if stream == 0:
+            if stream == 0 or conditional:
                 resample = Noise(settings.seed, torch.tensor(list(systems), device=device), number + 8, dtype=torch.float64)
             walkers = Walkers(x, noise, len(systems), resample)
             found = path.walk(plan, num_densities, walkers, start is not None, bar.advance)

@@ -16,16 +16,24 @@ the energy with noise sigma_K), and
     log w = f(y_0, sigma_0) + sum_k [ log q(y_{k+1} | y_k) - log r(y_k | y_{k+1}) ] - log p_K(y_K)
 
 has E w = Z_0 = int exp f(y, sigma_0) dy when y is drawn by denoising from p_K: its log-mean is a stochastic *lower* bound of
-log Z_0. Walked the other way, y_0 from exp f(., sigma_0) / Z_0 and then noising, E 1/w = 1/Z_0: a stochastic *upper* bound, if
-y_0 is an exact draw. These are the bounds of annealed importance sampling in another space of paths. There are no step sizes,
-no acceptance, and one gradient per step; at every sigma the step has the size that the density there allows in each coordinate,
-which Hamiltonian chains with one step size do not have. Chains of a system may be resampled on the way (SMC), by the weights
-that the same formula gives with f(y_k, sigma_k) in place of f(y_0, sigma_0).
+log Z_0. These are the weights of annealed importance sampling in another space of paths. There are no step sizes, no
+acceptance, and one gradient per step; at every sigma the step has the size that the density there allows in each coordinate,
+which Hamiltonian chains with one step size do not have. The n chains of a system are resampled on the way (SMC) whenever few of
+them carry the weight, by the weights that the same formula gives with f(y_k, sigma_k) in place of f(y_0, sigma_0). The
+system's estimate of Z_0, the product of its mean weights, is unbiased too.
+
+The upper bound walks the other way. y_0 is a draw from exp f(., sigma_0) / Z_0, and noising leads it up to y_K. A system then
+denoises as before, but its first chain has to follow that path down and survives every resampling (conditional SMC). Its
+estimate Z' of Z_0 has E 1 / Z' = 1 / Z_0 if y_0 is an exact draw: -log mean 1 / Z' is a stochastic *upper* bound. One draw
+serves a whole system, and the bound tightens with n as the lower one does. With n = 1 it is the reverse walk of annealed
+importance sampling. If p(Z) is the law of a system's estimate, that of a conditional one is p(Z) Z / Z_0, so that Bennett's
+estimate applies to the two.
 
 References:
     Doucet, Grathwohl, Matthews, Strathmann, "Score-based diffusion meets annealed importance sampling", NeurIPS 2022.
     Bao, Li, Zhu, Zhang, "Analytic-DPM: an analytic estimate of the optimal reverse variance", ICLR 2022.
     Grosse, Ghahramani, Adams, "Sandwiching the marginal likelihood using bidirectional Monte Carlo", 2015.
+    Andrieu, Doucet, Holenstein, "Particle Markov chain Monte Carlo methods", JRSS B 2010.
 """
 
 from __future__ import annotations
@@ -39,7 +47,7 @@ import torch
 from torch import Tensor
 
 from springwell.energy.residual import LevelEnergy, ResidualEnergy
-from springwell.likelihood.annealed import RESAMPLE_BELOW, Plan, Walk, Walkers, effective_share, log_mean, resampled
+from springwell.likelihood.annealed import RESAMPLE_BELOW, Plan, Walk, Walkers, effective_share, log_mean
 from springwell.noise import Noise
 from springwell.normalised import derivatives
 from springwell.schedule import NoiseSchedule
@@ -85,6 +93,7 @@ def denoising_walk(
     noise: Noise,
     num_systems: int = 1,
     resample: Noise | None = None,
+    kept: Tensor | None = None,
     watch: Callable[[], None] = lambda: None,
 ) -> tuple[Walk, Tensor]:
     """Walks from the prior at sigma_K down to sigma_0.
@@ -95,6 +104,7 @@ def denoising_walk(
         noise: For R n chains.
         num_systems: R; chains of a system are neighbours.
         resample: Randomness of R systems; None for plain importance weights.
+        kept: ``[K + 1, R, ...]``: y_0 ... y_K that the first chain of every system has to follow.
         watch: Called after every step.
 
     Returns:
@@ -102,7 +112,13 @@ def denoising_walk(
     """
     levels = sigma.tolist()
     num, shape = len(noise), energy.event_shape
-    y = energy.prior.sample(noise, levels[-1])
+
+    def obeyed(y: Tensor, k: int) -> Tensor:
+        if kept is not None:
+            y.view(num_systems, -1, *shape)[:, 0] = kept[k]
+        return y
+
+    y = obeyed(energy.prior.sample(noise, levels[-1]), -1)
     top = torch.full((), levels[-1], dtype=y.dtype, device=y.device)
     here = energy.prior(y, top).log_density.double().flatten(1).sum(-1)
     log_w = torch.zeros(num_systems, num // num_systems, dtype=torch.float64, device=y.device)
@@ -114,12 +130,12 @@ def denoising_walk(
         log_w = log_w + (r.f.double() - here).view(log_w.shape)
         if resample is not None:
             least = torch.minimum(least, effective_share(log_w))
-            index, due = resampled(log_w, resample, RESAMPLE_BELOW)
+            index, due = _chosen(log_w, resample, kept is not None)
             log_z = log_z + torch.where(due, log_mean(log_w), 0.0)
             log_w = torch.where(due[:, None], 0.0, log_w)
             y, r = y[index], Reversal(*[value[index] for value in r])
         partial.append(log_z + log_mean(log_w))
-        new = r.mean + r.std * noise.normal(*shape)
+        new = obeyed(r.mean + r.std * noise.normal(*shape), k)
         hop = math.sqrt(upper**2 - lower**2)
         # The next f replaces this one, and the hop's densities come on top.
         here = r.f.double() - normal_log_density(y, new, hop) + normal_log_density(new, r.mean, r.std)
@@ -138,30 +154,33 @@ def noising_walk(
     sigma: Tensor,
     y: Tensor,
     noise: Noise,
-    num_systems: int = 1,
+    resample: Noise | None = None,
     watch: Callable[[], None] = lambda: None,
 ) -> Walk:
-    """Walks from draws y ``[R n, ...]`` of exp f(., sigma_0) up to the prior at sigma_K; the same arguments."""
-    levels = sigma.tolist()
-    num, shape = len(noise), energy.event_shape
-    with torch.no_grad():
-        here = energy(y, torch.full((num,), levels[0], dtype=y.dtype, device=y.device)).double()
-    total = torch.zeros(num_systems, num // num_systems, dtype=torch.float64, device=y.device)
-    partial: list[Tensor] = []
-    for lower, upper in pairwise(levels):
-        hop = math.sqrt(upper**2 - lower**2)
-        new = y + hop * noise.normal(*shape)
-        r = reversal(energy, new, upper, lower)
-        there = r.f.double() - normal_log_density(new, y, hop) + normal_log_density(y, r.mean, r.std)
-        total = total + (there - here).view(total.shape)
-        partial.append(log_mean(total))
-        here, y = r.f.double(), new
-        watch()
-    top = torch.full((), levels[-1], dtype=y.dtype, device=y.device)
-    end = energy.prior(y, top).log_density.double().flatten(1).sum(-1)
-    total = total + (end - here).view(total.shape)
-    partial.append(log_mean(total))
-    return Walk(log_mean(total), total, None, torch.ones(0), len(levels) - 1, effective_share(total), torch.stack(partial, -1))
+    """Walks from draws y ``[R, ...]`` of exp f(., sigma_0), each with a system of n chains, up to the prior and back down.
+
+    The arguments are those of :func:`denoising_walk`; ``noise`` is for R n chains. What is returned is the log of 1 / Z'.
+    """
+    path, n = [y], len(noise) // len(y)
+    for lower, upper in pairwise(sigma.tolist()):
+        path.append(path[-1] + math.sqrt(upper**2 - lower**2) * noise.normal(*energy.event_shape)[::n])
+    found, _ = denoising_walk(energy, sigma, noise, len(y), resample, torch.stack(path), watch)
+    return found._replace(log_ratio=-found.log_ratio, log_weight=-found.log_weight, partial=-found.partial)
+
+
+def _chosen(log_w: Tensor, noise: Noise, first_stays: bool) -> tuple[Tensor, Tensor]:
+    """Which chain continues in the place of each ``[R n]``, and which systems were resampled ``[R]``.
+
+    Places are filled independently of each other, so that a system with a chain that has to stay is resampled as one without.
+    """
+    num_systems, n = log_w.shape
+    due = effective_share(log_w) < RESAMPLE_BELOW
+    cumulative = torch.softmax(log_w, -1).cumsum(-1)
+    chosen = torch.searchsorted(cumulative, noise.uniform(n) * cumulative[:, -1:]).clamp(max=n - 1)
+    if first_stays:
+        chosen[:, 0] = 0
+    chosen = torch.where(due[:, None], chosen, torch.arange(n, device=log_w.device))
+    return (chosen + n * torch.arange(num_systems, device=log_w.device)[:, None]).flatten(), due
 
 
 class NoisePath:
@@ -202,11 +221,12 @@ class NoisePath:
 
     def walk(self, plan: Plan, num_densities: int, walkers: Walkers, backwards: bool, watch: Callable[[], None]) -> Walk:
         """Denoises from the prior, or noises from draws of x_0, with K = ``num_densities`` steps."""
-        sigma, systems = self.sigmas(num_densities), walkers.num_systems
+        sigma = self.sigmas(num_densities)
         if backwards:
-            found = noising_walk(self.energy, sigma, walkers.x / self.shrink, walkers.noise, systems, watch)
+            found = noising_walk(self.energy, sigma, walkers.x / self.shrink, walkers.noise, walkers.resample, watch)
         else:
-            found, _ = denoising_walk(self.energy, sigma, walkers.noise, systems, walkers.resample, watch)
+            systems, resample = walkers.num_systems, walkers.resample
+            found, _ = denoising_walk(self.energy, sigma, walkers.noise, systems, resample, watch=watch)
         offset = -self.offset if backwards else self.offset
         return found._replace(
             log_ratio=found.log_ratio + offset, log_weight=found.log_weight + offset, partial=found.partial + offset

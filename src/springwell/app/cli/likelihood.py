@@ -45,10 +45,10 @@ class LikelihoodCommand:
     """Intermediate densities of the first round; every further round has twice as many."""
     budget: int = 256
     """The most intermediate densities of a round. Twice as many take twice as long."""
-    repeats: int = 8
-    """Independent repeats, whose spread gives standard errors."""
+    repeats: Number = None
+    """Independent repeats, whose spread gives standard errors. Default: 8; 32 for energies that know their normaliser."""
     chains: Number = None
-    """Chains of a repeat. Default: 16 for images, 512 for vectors."""
+    """Chains of a repeat. Default: 16 for images and for energies that know their normaliser, 512 for other vectors."""
     burn: int = 200
     """HMC steps of the chains that the upper bounds start from, from noise and from held-out data."""
     seed: int = 0
@@ -154,11 +154,12 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
     forward = last["forward"]
     # Walks along the noise of an energy that knows it make no Metropolis tests.
     along = r["num_leapfrog"] == 0
-    there, back = ("denoising walks", "noising walks") if along else ("forward AIS", "reverse AIS")
+    there, back = ("SMC along the noise", "the same, conditional on draws") if along else ("forward AIS", "reverse AIS")
     note = f"{there}, {n} chains, {k} densities, ESS {forward['ess']:.1f} of {n // forward['num_systems']}"
     tests = "" if along else f", acceptance {forward['acceptance'][0]:.2f} and more"
     lines.append(line("log Z >=", forward, f"{note}{tests}"))
-    lines.append(line("log Z >=", last["smc"], "SMC, as many"))
+    if not along:
+        lines.append(line("log Z >=", last["smc"], "SMC, as many"))
     for source, e in last["reverse"].items():
         gap = r["gap"][source]
         note = f"{back} from {source}, if that has converged; gap {gap['nats']:.3f} +- {gap['standard_error']:.3f} nats"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
@@ -148,6 +149,20 @@ def _rule(convert: Callable[[str], Any], cls: type, wanted: str) -> PrimitiveCon
     )
 
 
+def _number_or(choices: tuple[str, ...]) -> PrimitiveConstructorSpec[Any]:
+    """A number, or one of a few words."""
+
+    def convert(word: str) -> Any:
+        return word if word in choices else float(word)
+
+    spec = _rule(convert, float, f"neither a number nor {' or '.join(choices)}")
+    return dataclasses.replace(
+        spec,
+        metavar=f"FLOAT|{'|'.join(choices)}",
+        is_instance=lambda value: value in choices or spec.is_instance(value),
+    )
+
+
 def _literal(choices: tuple[str, ...]) -> PrimitiveConstructorSpec[Any]:
     def from_words(words: list[str]) -> Any:
         if words[0] not in choices:
@@ -178,4 +193,16 @@ def _numbers_and_choices(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[An
         return _rule(float, float, "not a number")
     if get_origin(info.type) is Literal:
         return _literal(get_args(info.type))
+    number, *others = get_args(info.type)[::-1] if get_origin(info.type) in (Union, UnionType) else (None,)
+    if len(others) == 1 and get_origin(others[0]) is Literal and (number is float or get_origin(number) is Annotated):
+        return _number_or(get_args(others[0]))
     return None
+
+
+def _joined_lines(obj: object) -> dict[str, str]:
+    return {name: " ".join(text.split()) for name, text in _field_help(obj).items()}
+
+
+# tyro breaks the help of an option wherever a line of its docstring is indented, which is in the middle of sentences.
+_field_help = tyro._docstrings.parse_docstring_from_object
+tyro._docstrings.parse_docstring_from_object = _joined_lines  # type: ignore[assignment]
