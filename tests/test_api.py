@@ -183,7 +183,7 @@ def test_a_model_is_not_saved_over_a_run_or_a_file(own, points, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(sw.UserError, match="cannot be written"):
         own.save(tmp_path / "file")
-    for model, folder, words in ((3, tmp_path, "model: is a int"), (own, 3, "folder: is a int")):
+    for model, folder, words in ((3, tmp_path, "model: is an int"), (own, 3, "folder: is an int")):
         with pytest.raises(sw.UserError, match=words):
             sw.save(model, folder)
 
@@ -191,7 +191,7 @@ def test_a_model_is_not_saved_over_a_run_or_a_file(own, points, tmp_path):
 def test_wrong_sources_of_models_are_one_sentence(own, tmp_path):
     for source, words in (
         (None, "source: is a NoneType"),
-        (3, "source: is a int"),
+        (3, "source: is an int"),
         ("chekerboard", "did you mean checkerboard"),
     ):
         with pytest.raises(sw.UserError, match=words):
@@ -206,10 +206,10 @@ def test_wrong_sources_of_models_are_one_sentence(own, tmp_path):
     ("arguments", "words"),
     [
         ({}, "needs the name of a preset"),
-        ({"config": 3}, "config: is a int"),
+        ({"config": 3}, "config: is an int"),
         ({"config": "chekerboard"}, "did you mean checkerboard|chekerboard"),
         ({"data": torch.randn(100, 2), "network": "mlp2"}, "network='mlp2': unknown"),
-        ({"data": torch.randn(100, 2), "network": 3}, "network: is a int"),
+        ({"data": torch.randn(100, 2), "network": 3}, "network: is an int"),
         ({"data": "nowhere"}, "data='nowhere': unknown"),
         ({"data": torch.full((100, 2), torch.nan)}, "not finite"),
         ({"data": np.zeros((100, 2))}, "constant"),

@@ -332,7 +332,7 @@ def test_wrong_parts_are_named():
 
     for arguments, options, words in (
         ((None, schedule, sampler), {"event_shape": (2,)}, "energy: is a NoneType; give a callable (y [N, ...], t [N]) -> [N]"),
-        ((energy, 3, sampler), {"event_shape": (2,)}, "schedule: is a int; give a NoiseSchedule"),
+        ((energy, 3, sampler), {"event_shape": (2,)}, "schedule: is an int; give a NoiseSchedule"),
         ((energy, schedule, "mala"), {"event_shape": (2,)}, "sampler: is a str; give a LevelSampler"),
         ((energy, schedule, None), {"event_shape": (2,)}, "sampler: is a NoneType; give a LevelSampler"),
         ((energy, schedule, sampler), {}, "event_shape: is not given, and neither are shift and scale"),

@@ -209,17 +209,17 @@ def test_a_generator_serves_as_noise():
 def test_wrong_parts_are_named():
     energy, sampler, x = Quadratic(), LevelSampler("mala", 2, 0.3), data()
     for make, words in (
-        (lambda: Recovery(3, SCHEDULE, sampler), "energy: is a int; give a callable"),
+        (lambda: Recovery(3, SCHEDULE, sampler), "energy: is an int; give a callable"),
         (lambda: Recovery(energy, [0.4, 0.6], sampler), "schedule: is a list; give a NoiseSchedule"),
         (lambda: Recovery(energy, SCHEDULE, "mala"), "sampler: is a str; give a LevelSampler"),
         (lambda: Recovery(energy, SCHEDULE, None), "sampler: is a NoneType; give a LevelSampler"),
         (lambda: Marginal(energy, None, sampler), "schedule: is a NoneType; give a NoiseSchedule"),
         (lambda: DSM(None, SCHEDULE), "energy: is a NoneType; give a callable"),
-        (lambda: DSM(energy, 12), "schedule: is a int; give a NoiseSchedule"),
+        (lambda: DSM(energy, 12), "schedule: is an int; give a NoiseSchedule"),
         (lambda: Marginal(energy, SCHEDULE, sampler), "one level without spring; use NoiseSchedule.marginal()"),
         (lambda: DSM(energy, NoiseSchedule.t6(3)), "needs the spring of every level"),
         (lambda: Recovery(energy, NoiseSchedule.t6(3), LevelSampler("mala", 0)), "num_steps=0: needs the spring"),
-        (lambda: Recovery(energy, SCHEDULE, sampler)(x, 0), "noise: is a int; give Noise"),
+        (lambda: Recovery(energy, SCHEDULE, sampler)(x, 0), "noise: is an int; give Noise"),
         (lambda: DSM(energy, SCHEDULE)(x, None), "noise: is a NoneType; give Noise"),
         (lambda: DSM(energy, SCHEDULE)(x, Noise(0, torch.arange(3))), "noise: is for 3 samples, and there are 12"),
     ):
@@ -245,7 +245,7 @@ def test_a_loop_of_ones_own_as_the_readme_writes_it():
     ("call", "words"),
     [
         (lambda e, s: Recovery(e, SCHEDULE, s)(data().numpy(), noise()), "x: is a ndarray"),
-        (lambda e, s: Recovery(e, SCHEDULE, s)(data(), noise(), 3), "t: is a int"),
+        (lambda e, s: Recovery(e, SCHEDULE, s)(data(), noise(), 3), "t: is an int"),
         (lambda e, s: Recovery(e, SCHEDULE, s)(data(), noise(), T[:2]), r"t: is \[2\]"),
         (lambda e, s: Recovery(e, SCHEDULE, s, weight=2.0), "weight=2.0: give a tensor"),
         (lambda e, s: DSM(e, SCHEDULE, s), "differentiated: is a LevelSampler.*takes no sampler"),

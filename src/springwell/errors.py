@@ -16,6 +16,14 @@ class DivergenceError(RuntimeError):
     """Training or sampling ran away; the message says what happened, at which level, and what to try."""
 
 
+def kind_of(value: object) -> str:
+    """What a value is, for a message: ``an int``, ``a Tensor``, ``the class MyEnergy``."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
     """The value of an argument that must be a whole number, of any integer type, and at least ``least``."""
     try:

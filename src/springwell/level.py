@@ -15,6 +15,7 @@ residual of y_t under its law given x_{t+1} and the data is such an eps, and wit
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -24,7 +25,7 @@ import torch
 from torch import Generator, Tensor
 
 from springwell.conditional import Conditional
-from springwell.errors import UserError, whole_number
+from springwell.errors import UserError, kind_of, whole_number
 from springwell.noise import Noise, as_noise
 from springwell.samplers import Kernel, make_kernel, run_chain
 from springwell.samplers.checks import as_step_size
@@ -42,7 +43,7 @@ class Truth(NamedTuple):
     y_t: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LevelSampler:
     """How y_t is drawn given x_{t+1}.
 
@@ -66,7 +67,7 @@ class LevelSampler:
         if isinstance(self.kernel, str):
             object.__setattr__(self, "kernel", make_kernel(self.kernel))
         if not isinstance(self.kernel, Kernel):
-            raise UserError(f"kernel: is a {type(self.kernel).__name__}; give a Kernel or a name, for instance 'mala'")
+            raise UserError(f"kernel: is {kind_of(self.kernel)}; give a Kernel or a name, for instance 'mala'")
         whole_number("num_steps", self.num_steps, 0)
         whole_number("jump_proposals", self.jump_proposals, 0)
         if not isinstance(self.step_size, Tensor):
@@ -97,6 +98,13 @@ class LevelSampler:
     def guesses(self) -> bool:
         """Whether chains start at a guess."""
         return self.start in ("denoised", "ancestral")
+
+    def __repr__(self) -> str:
+        assert isinstance(self.kernel, Kernel)
+        steps = self.step_size
+        size = f"{float(steps.min()):.3g} ... {float(steps.max()):.3g}" if isinstance(steps, Tensor) and steps.ndim else steps
+        jumps = f", jump_proposals={self.jump_proposals}" if self.jump_proposals else ""
+        return f"<LevelSampler {self.kernel.name}, num_steps={self.num_steps}, step_size={size}, start={self.start!r}{jumps}>"
 
     def check(self, schedule: NoiseSchedule) -> None:
         """Refuses a schedule that this sampler cannot draw from."""
@@ -191,10 +199,16 @@ def _shared_noise(conditional: Conditional, truth: Truth, noise: Noise) -> Tenso
 def check_parts(energy: object, schedule: object, *samplers: object) -> None:
     """Refuses parts of other types, in one sentence."""
     if not callable(energy):
-        raise UserError(f"energy: is a {type(energy).__name__}; give a callable (y [N, ...], t [N]) -> [N], or an nn.Module")
+        raise UserError(f"energy: is {kind_of(energy)}; give a callable (y [N, ...], t [N]) -> [N], or an nn.Module")
+    try:
+        inspect.signature(getattr(energy, "forward", energy)).bind(None, None)
+    except TypeError as error:
+        raise UserError(f"energy: cannot be called as energy(y, t): {error}") from None
+    except ValueError:  # Some functions of C have no signature.
+        pass
     if not isinstance(schedule, NoiseSchedule):
-        raise UserError(f"schedule: is a {type(schedule).__name__}; give a NoiseSchedule, such as NoiseSchedule.log_snr(12)")
+        raise UserError(f"schedule: is {kind_of(schedule)}; give a NoiseSchedule, such as NoiseSchedule.log_snr(12)")
     for sampler in samplers:
         if not isinstance(sampler, LevelSampler):
-            what = f"is a {type(sampler).__name__}"
+            what = f"is {kind_of(sampler)}"
             raise UserError(f"sampler: {what}; give a LevelSampler, for instance LevelSampler('mala', 20, 0.1)")

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from springwell.devices import free_memory, kept_tensors, out_of_memory
 from springwell.energy.base import EnergyFunction, at_level
-from springwell.errors import DivergenceError, UserError, whole_number
+from springwell.errors import DivergenceError, UserError, kind_of, whole_number
 from springwell.generate import Sample, denoise, progressive
 from springwell.level import STEPS_PER_JUMP, LevelSampler, check_parts
 from springwell.likelihood.bracket import Bracket
@@ -76,7 +76,7 @@ def _units(
     known = {name: value for name, value in {"shift": shift, "scale": scale}.items() if value is not None}
     for name, value in known.items():
         if not isinstance(value, (Tensor, np.ndarray)):
-            raise UserError(f"{name}: is a {type(value).__name__}; give a tensor or an array of the shape of one sample")
+            raise UserError(f"{name}: is {kind_of(value)}; give a tensor or an array of the shape of one sample")
     shapes = [tuple(value.shape) for value in known.values()]
     if event_shape is not None:
         if not isinstance(event_shape, (tuple, list, torch.Size)) or not event_shape:
@@ -343,7 +343,7 @@ class Model:
     def standardised(self, x: Array, name: str = "x") -> Tensor:
         """u = (x - shift) / scale of data ``[N, *event_shape]``, checked."""
         if not isinstance(x, (Tensor, np.ndarray)):
-            raise UserError(f"{name}: is a {type(x).__name__}; give a tensor or an array [N, ...]")
+            raise UserError(f"{name}: is {kind_of(x)}; give a tensor or an array [N, ...]")
         x = torch.as_tensor(x)
         if tuple(x.shape[1:]) != self.event_shape or x.ndim == 0:
             raise UserError(f"{name}: has shape {list(x.shape)}; needs [N, {', '.join(map(str, self.event_shape))}]")
@@ -354,7 +354,7 @@ class Model:
     def f(self, y: Tensor, t: Tensor | int = 0) -> Tensor:
         """f(y, t) as the energy returns it, at y_t in standardised coordinates. For data, use :meth:`energy`."""
         if not isinstance(y, Tensor):
-            raise UserError(f"f: y is a {type(y).__name__}; give a tensor [N, ...]")
+            raise UserError(f"f: y is {kind_of(y)}; give a tensor [N, ...]")
         if tuple(y.shape[1:]) != self.event_shape:
             raise UserError(f"f: y has shape {list(y.shape)}; needs [N, {', '.join(map(str, self.event_shape))}]")
         if not isinstance(t, Tensor):
@@ -450,7 +450,7 @@ class Model:
             elif isinstance(log_z, (int, float)):
                 log_z = LogZ(float(log_z), math.nan, math.nan, math.nan)
             else:
-                raise UserError(f"log_z: is a {type(log_z).__name__}; give a number, a Bracket or a LogZ")
+                raise UserError(f"log_z: is {kind_of(log_z)}; give a number, a Bracket or a LogZ")
             # dx = scale du.
             volume = float(self.scale.double().log().sum())
             log_z = log_z._replace(value=log_z.value - volume, lower=log_z.lower - volume, upper=log_z.upper - volume)

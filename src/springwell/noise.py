@@ -28,7 +28,7 @@ from enum import IntEnum, unique
 import torch
 from torch import Generator, Tensor
 
-from springwell.errors import UserError
+from springwell.errors import UserError, kind_of
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _UNIFORM, _NORMAL = 0, 1
@@ -213,7 +213,7 @@ class GeneratorNoise(Noise):
 def as_noise(noise: object, x: Tensor) -> Noise:
     """The randomness of samples like x ``[N, ...]``: a Noise as it is, or the numbers of a torch.Generator."""
     if not isinstance(x, Tensor):
-        raise UserError(f"x: is a {type(x).__name__}; give a tensor [N, ...]")
+        raise UserError(f"x: is {kind_of(x)}; give a tensor [N, ...]")
     num = len(x)
     if isinstance(noise, Noise):
         if len(noise) != num:
@@ -221,5 +221,5 @@ def as_noise(noise: object, x: Tensor) -> Noise:
         return noise
     if isinstance(noise, Generator):
         return GeneratorNoise(noise, num, x.device, x.dtype if x.is_floating_point() else torch.float32)
-    what = f"is a {type(noise).__name__}"
+    what = f"is {kind_of(noise)}"
     raise UserError(f"noise: {what}; give Noise(seed, torch.arange({num})) or a torch.Generator")

@@ -24,7 +24,7 @@ from torch import Generator, Tensor
 
 from springwell.conditional import Conditional
 from springwell.energy.base import EnergyFunction
-from springwell.errors import UserError
+from springwell.errors import UserError, kind_of
 from springwell.level import LevelSampler, Truth, check_parts
 from springwell.noise import Noise, as_noise
 from springwell.schedule import NoiseSchedule
@@ -160,7 +160,7 @@ def _levels(t: Tensor | None, num_levels: int, noise: Noise) -> Tensor:
     if t is None:
         return random_levels(num_levels, noise)
     if not isinstance(t, Tensor) or t.shape != (len(noise),):
-        found = list(t.shape) if isinstance(t, Tensor) else f"a {type(t).__name__}"
+        found = list(t.shape) if isinstance(t, Tensor) else kind_of(t)
         raise UserError(f"t: is {found}; give a tensor of levels [{len(noise)}], one per sample")
     return t
 

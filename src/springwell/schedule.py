@@ -24,7 +24,7 @@ from springwell.noise import Noise
 from springwell.shapes import expand
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NoiseSchedule:
     """Noise levels and springs of a model with T levels. All arrays are float64.
 
@@ -46,6 +46,10 @@ class NoiseSchedule:
                 raise UserError(f"schedule: sigma_{t} = {value:g} is out of range; needs 0 <= sigma_0 < 1 and 0 < sigma_t <= 1")
         if bool((spring & (sigma[1:] >= 1)).any()):
             raise UserError("schedule: a hop with sigma 1 keeps nothing of x_t, so it cannot have a spring; set its spring off")
+
+    def __repr__(self) -> str:
+        low, high = float(self.sigma_cum[0]), float(self.sigma_cum[-1])
+        return f"<NoiseSchedule of {self.num_levels} levels, noise {low:.3g} ... {high:.3g}>"
 
     @classmethod
     def from_sigmas(cls, sigmas: Sequence[float], initial_noise: float = 0.0, top_spring: bool = True) -> NoiseSchedule:

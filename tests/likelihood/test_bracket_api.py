@@ -22,7 +22,7 @@ def test_any_density_and_any_number_of_rows():
 @pytest.mark.parametrize(
     ("target", "sources", "words"),
     [
-        (3, {"x": torch.randn(40, 2)}, "target: is a int"),
+        (3, {"x": torch.randn(40, 2)}, "target: is an int"),
         (torch.sum, {}, "sources: 0 given; give 1 to 6"),
         (torch.sum, torch.randn(40, 2), "sources: is a Tensor"),
         (torch.sum, {"x": torch.randn(15, 2)}, "'x' has 15 rows; needs at least 16"),

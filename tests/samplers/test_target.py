@@ -203,7 +203,7 @@ def test_numbers_of_a_generator_are_its_own():
         ({"y": torch.zeros(3, 2, dtype=torch.long)}, "y: is a torch.int64 of shape [3, 2]; give a tensor of floats"),
         ({"y": torch.tensor(0.0)}, "y: is a torch.float32 of shape []; give a tensor of floats [N, ...]"),
         ({"logdensity": 3.0}, "logdensity: is a float; give a callable y [N, ...] -> [N]"),
-        ({"noise": 0}, "noise: is a int; give Noise(seed, torch.arange(3)) or a torch.Generator"),
+        ({"noise": 0}, "noise: is an int; give Noise(seed, torch.arange(3)) or a torch.Generator"),
         ({"noise": Noise(0, torch.arange(4))}, "noise: is for 4 samples, and there are 3; give Noise(seed, torch.arange(3))"),
     ],
 )

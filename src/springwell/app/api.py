@@ -21,7 +21,7 @@ from springwell.app.config import Config, did_you_mean, from_dict, to_dict, with
 from springwell.app.presets import preset, recipe_for
 from springwell.data.arrays import array_source
 from springwell.data.source import DataSource, open_data
-from springwell.errors import InterruptionError, UserError
+from springwell.errors import InterruptionError, UserError, kind_of
 from springwell.level import LevelSampler
 from springwell.model import LogZ, Model
 from springwell.progress import Reporter, Silent, Terminal
@@ -31,7 +31,7 @@ from springwell.store import zoo
 from springwell.store.checkpoint import Checkpoint, save_tensors
 from springwell.store.files import write_json
 from springwell.store.hub import HUB_ID, download, upload
-from springwell.store.run import Run, read_log_z
+from springwell.store.run import TEMPORARY, Run, read_log_z
 from springwell.training.loop import Hooks, Result, fit
 from springwell.training.processes import make_accelerator
 
@@ -87,7 +87,9 @@ def train(
     """
     reporter = reporter or Terminal()
     if not hasattr(reporter, "bar"):
-        raise UserError(f"reporter: is a {type(reporter).__name__}; give a Reporter, such as Silent()")
+        raise UserError(f"reporter: is {kind_of(reporter)}; give a Reporter, such as Silent()")
+    if out is not None and not isinstance(out, (str, Path)):
+        raise UserError(f"out: is {kind_of(out)}; give the path of a folder, or None to keep nothing")
     if config is None and data is None:
         raise UserError("train: needs the name of a preset, as in train('checkerboard'), or data=")
     source = None if data is None or isinstance(data, str) else array_source(data)
@@ -97,10 +99,10 @@ def train(
         opened = source or open_data(str(data))
         config = recipe_for(opened.event_shape)
     elif not isinstance(config, Config):
-        raise UserError(f"config: is a {type(config).__name__}; give the name of a preset or a Config")
+        raise UserError(f"config: is {kind_of(config)}; give the name of a preset or a Config")
     config = _adapted(config, data, network, fields)
     own = None if isinstance(network, str) else network
-    with tempfile.TemporaryDirectory(prefix="springwell-") if out is None else nullcontext(out) as folder:
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY) if out is None else nullcontext(out) as folder:
         path = Path(folder) / "run" if out is None else Path(folder)
         result = train_run(config, path, device, reporter, init_from=init_from, data=source, network=own)
         if result.status == "interrupted" and out is None:
@@ -119,18 +121,13 @@ def _adapted(config: Config, data: Data | None, network: object, fields: dict[st
         fields = {"network": network, **fields}
     elif network is not None:
         if not isinstance(network, nn.Module):
-            raise UserError(f"network: is {_kind(network)}; give an nn.Module that maps (y, t) to [N], such as MyEnergy()")
+            raise UserError(f"network: is {kind_of(network)}; give an nn.Module that maps (y, t) to [N], such as MyEnergy()")
         fields = {"network": "own", **fields}
     if data is not None:
         fields = {"data": data if isinstance(data, str) else ARRAY, **fields}
     config = with_fields(config, **fields)
     config.validate()
     return config
-
-
-def _kind(value: object) -> str:
-    """What a value is, for a message."""
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def train_run(
@@ -194,7 +191,7 @@ def load(
 def find(source: Path | str, **hub: Any) -> Path:
     """The folder of the model that ``source`` names, downloaded if need be; see :func:`load`."""
     if not isinstance(source, (str, Path)):
-        raise UserError(f"source: is a {type(source).__name__}; give a folder, the name of a model that ships, or owner/name")
+        raise UserError(f"source: is {kind_of(source)}; give a folder, the name of a model that ships, or owner/name")
     name = str(source)
     if name.startswith("zoo:") and (shipped := name.removeprefix("zoo:")) in zoo.names():
         return zoo.folder(shipped)
@@ -221,7 +218,7 @@ def load_folder(
     """Loads the model of a run directory, or of any folder with the files of a finished run."""
     run = Run(folder)
     if network is not None and (not callable(network) or isinstance(network, type)):
-        raise UserError(f"network: is {_kind(network)}; give the network itself, such as MyEnergy()")
+        raise UserError(f"network: is {kind_of(network)}; give the network itself, such as MyEnergy()")
     if not run.config_path.exists():
         raise UserError(f"{folder}: not a run (it has no config.json); give a directory that `springwell train` wrote")
     description = run.read_description()
@@ -261,9 +258,9 @@ def save(model: Model, folder: Path | str) -> None:
     was put together from parts is loaded by ``load(folder, network=energy)``.
     """
     if not isinstance(model, Model):
-        raise UserError(f"model: is a {type(model).__name__}; give a Model")
+        raise UserError(f"model: is {kind_of(model)}; give a Model")
     if not isinstance(folder, (str, Path)):
-        raise UserError(f"folder: is a {type(folder).__name__}; give a path")
+        raise UserError(f"folder: is {kind_of(folder)}; give a path")
     folder = Path(folder)
     if (folder / "checkpoints").exists():
         raise UserError(f"{folder}: holds a run with its checkpoints, which a saved model would replace; choose another folder")

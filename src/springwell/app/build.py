@@ -25,7 +25,7 @@ from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ScaledEnergy
 from springwell.energy.base import EnergyFunction
 from springwell.energy.prior import Prior
 from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy
-from springwell.errors import UserError
+from springwell.errors import UserError, kind_of
 from springwell.evaluation.points import Measurable, must_dequantise
 from springwell.level import LevelSampler
 from springwell.model import Model
@@ -181,7 +181,7 @@ def check_network(network: nn.Module, event_shape: tuple[int, ...], num_levels: 
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"network: fails at {wanted} ({type(error).__name__}: {reason}); it must return [2]") from error
     if not isinstance(f, Tensor) or f.shape != (2,) or not f.is_floating_point():
-        found = f"{f.dtype} {list(f.shape)}" if isinstance(f, Tensor) else f"a {type(f).__name__}"
+        found = f"{f.dtype} {list(f.shape)}" if isinstance(f, Tensor) else kind_of(f)
         raise UserError(f"network: returns {found} at {wanted}; it must return floats [2], one number per sample")
     if not f.requires_grad or torch.autograd.grad(f.sum(), y, allow_unused=True)[0] is None:
         raise UserError("network: has no gradient with respect to y; compute f from y by torch, without detach or no_grad")

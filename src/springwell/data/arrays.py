@@ -14,7 +14,7 @@ from springwell.data.formats import Arrays
 from springwell.data.images import image_source
 from springwell.data.options import ImageOptions
 from springwell.data.source import DataSource, Rows
-from springwell.errors import UserError
+from springwell.errors import UserError, kind_of
 
 FEWEST = 20
 # Every how manyth row is held out.
@@ -54,7 +54,7 @@ def _array(data: Any, name: str) -> np.ndarray:
             return np.stack([np.asarray(row) for row in rows])
         except ValueError as error:
             raise UserError(f"{name}: its rows cannot be stacked ({error}); give rows of one shape") from None
-    raise UserError(f"{name}: is a {type(data).__name__}; give a tensor, a numpy array or a torch Dataset [N, ...]")
+    raise UserError(f"{name}: is {kind_of(data)}; give a tensor, a numpy array or a torch Dataset [N, ...]")
 
 
 def _images(array: np.ndarray, images: ImageOptions, name: str) -> DataSource:

@@ -39,7 +39,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.errors import UserError
+from springwell.errors import UserError, kind_of
 from springwell.likelihood.annealed import (
     Estimate,
     Path,
@@ -332,14 +332,14 @@ def bracket(
 def _checked(sources: Mapping[str, Tensor], systems: int) -> dict[str, Tensor]:
     """The sources, each cut to a multiple of the number of systems."""
     if not isinstance(sources, Mapping):
-        raise UserError(f"sources: is a {type(sources).__name__}; give draws by name, such as {{'chains': x}}")
+        raise UserError(f"sources: is {kind_of(sources)}; give draws by name, such as {{'chains': x}}")
     if not 1 <= len(sources) <= MAX_SOURCES:
         raise UserError(f"sources: {len(sources)} given; give 1 to {MAX_SOURCES}, best 2 that do not know of each other")
     tensors = {name: torch.as_tensor(x) if _is_numbers(x) else x for name, x in sources.items()}
     first = next(iter(tensors.values()))
     for name, x in tensors.items():
         if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
-            what = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            what = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else kind_of(x)
             raise UserError(f"sources: '{name}' is {what}; give a tensor or an array of floats [M, ...]")
         if x.shape[1:] != first.shape[1:]:
             shapes = f"{list(first.shape[1:])} and {list(x.shape[1:])}"
@@ -357,7 +357,7 @@ def _is_numbers(x: object) -> bool:
 def _standardised(target: LogDensity, sources: dict[str, Tensor]) -> tuple[Path, dict[str, Tensor]]:
     """The path from the Gaussian of the sources' mean and spread to ``target``, in coordinates where that one is N(0, I)."""
     if not callable(target):
-        raise UserError(f"target: is a {type(target).__name__}; give a callable x [N, ...] -> [N], or a Path")
+        raise UserError(f"target: is {kind_of(target)}; give a callable x [N, ...] -> [N], or a Path")
     every = torch.cat(list(sources.values()))
     shift, scale = every.mean(0), every.std(0).clamp(min=1e-6)
     volume = scale.double().log().sum()

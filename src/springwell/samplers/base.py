@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from springwell.errors import UserError, whole_number
+from springwell.errors import UserError, kind_of, whole_number
 from springwell.noise import Noise, as_noise
 from springwell.samplers.checks import as_step_size, check_end, check_start, check_step_size, warn_if_collapsed
 from springwell.samplers.target import LogDensity, check_value, level_of, value_and_grad
@@ -123,12 +123,12 @@ def begin(
 def check_kernel(kernel: object, y: object, logdensity: object) -> None:
     """Refuses arguments of other types, in one sentence."""
     if not isinstance(kernel, Kernel):
-        raise UserError(f"kernel: is a {type(kernel).__name__}; give a Kernel, for instance mala() or hmc(num_leapfrog=2)")
+        raise UserError(f"kernel: is {kind_of(kernel)}; give a Kernel, for instance mala() or hmc(num_leapfrog=2)")
     if not isinstance(y, Tensor) or not y.is_floating_point() or y.ndim == 0:
         what = f"{y.dtype} of shape {list(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
         raise UserError(f"y: is a {what}; give a tensor of floats [N, ...], one row per chain")
     if not callable(logdensity):
-        raise UserError(f"logdensity: is a {type(logdensity).__name__}; give a callable y [N, ...] -> [N]")
+        raise UserError(f"logdensity: is {kind_of(logdensity)}; give a callable y [N, ...] -> [N]")
 
 
 def run_chain(

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from springwell.errors import UserError
+from springwell.errors import UserError, kind_of
 
 LogDensity = Callable[[Tensor], Tensor]
 
@@ -50,7 +50,7 @@ def check_value(value: object, y: Tensor) -> None:
     """Refuses what a log-density returned at y ``[N, ...]``, if it is not one number per chain that depends on y."""
     needs = f"needs [{len(y)}], one number per chain"
     if not isinstance(value, Tensor):
-        raise UserError(f"log-density: returned a {type(value).__name__} for y of shape {list(y.shape)}; {needs}")
+        raise UserError(f"log-density: returned {kind_of(value)} for y of shape {list(y.shape)}; {needs}")
     if value.shape != y.shape[:1]:
         raise UserError(f"log-density: returned shape {list(value.shape)} for y of shape {list(y.shape)}; {needs}")
     if not value.requires_grad and y.requires_grad:

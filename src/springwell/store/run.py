@@ -32,6 +32,9 @@ from springwell.store.files import flat_sections, is_empty, locked, read_json, r
 # A finished run may be trained on for more of these.
 GROWING = "iterations"
 
+# Begins the names of folders that are deleted in the end.
+TEMPORARY = "springwell-temporary-"
+
 
 class Run:
     """The files of one run."""
@@ -47,6 +50,10 @@ class Run:
         self.record_path = self.path / "model.json"
         self.evaluation_path = self.path / "evaluation.json"
         self.likelihood_path = self.path / "likelihood.json"
+
+    def __str__(self) -> str:
+        """The path, but nothing of a folder that will not be kept."""
+        return "a model" if TEMPORARY in self.path.parent.name else str(self.path)
 
     @property
     def finished(self) -> bool:

@@ -145,7 +145,7 @@ class _Attempt:
         ahead = len(self.task.data.event_shape) > 1
         with (
             Log(self.run, self.start, self.options.tensorboard, self.main) as self.log,
-            self.reporter.bar(f"training {self.run.path}", self.options.iterations, self.start) as self.bar,
+            self.reporter.bar(f"training {self.run}", self.options.iterations, self.start) as self.bar,
             closing(in_time(self.step.draw, self.start * parts, self.last * parts, ahead)) as batches,
         ):
             if self._is_due(self.options.fid_every) and not self._known():
