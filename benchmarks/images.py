@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,28 +32,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from springwell import Noise, preset
-from springwell.app.config import Config
+from springwell import Model, Noise, preset
+from springwell.app.api import train_run
+from springwell.app.build import build_energy, build_samplers, build_schedule
+from springwell.app.config import Config, with_fields
 from springwell.app.cost import estimate
-from springwell.conditional import gradient
-from springwell.energy import at_level
-from springwell.level import Chains, run_conditional
-from springwell.model import Model, build_energy, build_schedule, initial_step_size
+from springwell.conditional import Conditional
+from springwell.energy.base import at_level
 from springwell.progress import Silent
-from springwell.samplers import langevin
-from springwell.training.loop import train
+from springwell.samplers.target import gradient
+from springwell.training.loop import Hooks
 
 SHAPE = (3, 32, 32)
 
 
 def configuration(width: int, batch: int, data: Path) -> Config:
-    base = preset("cifar10-t6")
-    return replace(
-        base,
-        data=f"npz:{data}",
-        network=replace(base.network, width=width, num_blocks=2),
-        training=replace(base.training, batch=batch, preview_every=0, checkpoint_every=10**6, log_every=10**6),
-    )
+    often = {"preview_every": 0, "fid_every": 0, "checkpoint_every": 10**6, "log_every": 10**6}
+    return with_fields(preset("cifar10-t6"), data=f"npz:{data}", width=width, num_blocks=2, batch=batch, **often)
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
@@ -72,7 +68,7 @@ def peak_throughput(width: int, batch: int) -> float:
         x = torch.randn(batch, channels, size, size).contiguous(memory_format=torch.channels_last)
         weight = torch.randn(channels, channels, 3, 3).contiguous(memory_format=torch.channels_last)
         with torch.no_grad():
-            best = max(best, 18 * channels**2 * size**2 * batch / seconds(lambda x=x, w=weight: F.conv2d(x, w, padding=1), 15))
+            best = max(best, 18 * channels**2 * size**2 * batch / seconds(partial(F.conv2d, x, weight, padding=1), 15))
     return best
 
 
@@ -171,11 +167,11 @@ def measure(width: int, batch: int, iterations: int, folder: Path) -> None:
     for i in range(iterations):
         bare.append(seconds(gradients, 1) + seconds(loss, 1))
         clock = Clock()
-        train(config, folder / f"run-{width}-{i}", "auto", clock, stop_after=2)
+        train_run(config, folder / f"run-{width}-{i}", "auto", clock, hooks=Hooks(stop_after=2))
         # The first iteration of a call starts the thread that draws batches.
         real.append(clock.times[2] - clock.times[1])
         plain.append(seconds(plainly, 1))
-    model = Model(config, schedule, energy, initial_step_size(config, schedule), torch.zeros(SHAPE), torch.ones(SHAPE))
+    model = Model(energy, schedule, build_samplers(config, schedule)[1], event_shape=SHAPE)
     sampling = seconds(lambda: model.sample(16, batch=16), 1) / 16
     peak = peak_throughput(width, batch)
     ratio, to_plain = (statistics.median(r / b for r, b in zip(real, other, strict=True)) for other in (bare, plain))
@@ -195,10 +191,10 @@ def peak_memory(num_steps: int) -> None:
     schedule = build_schedule(config)
     energy = build_energy(config, schedule, SHAPE)
     t, x = torch.arange(8) % 6, torch.randn(8, *SHAPE)
-    chains = Chains(langevin, num_steps, initial_step_size(config, schedule))
+    sampler = replace(build_samplers(config, schedule)[1], num_steps=num_steps)
     gradient(at_level(energy, t), x)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    run_conditional(chains, energy, schedule, t, x, x, Noise(0, torch.arange(8)))
+    sampler.draw(Conditional(energy, schedule, t, x), Noise(0, torch.arange(8)))
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 

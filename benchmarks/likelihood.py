@@ -182,16 +182,16 @@ def main() -> None:
     reference = torch.tensor(rows["springwell SMC"][0], dtype=torch.float64)
     for name, (values, gradients) in rows.items():
         estimates = torch.tensor(values, dtype=torch.float64)
-        error = estimates - LOG_Z
+        missed = estimates - LOG_Z
         draw = torch.randint(options.repeats, (2, 1000, options.repeats), generator=generator)
-        ratio = (error[draw[0]].square().mean(1) * gradients) / (
+        ratio = (missed[draw[0]].square().mean(1) * gradients) / (
             (reference - LOG_Z)[draw[1]].square().mean(1) * rows["springwell SMC"][1]
         )
         low, high = (float(ratio.quantile(q)) for q in (0.05, 0.95))
-        rms, cost = math.sqrt(float(error.square().mean())), needed(estimates, gradients)
-        results[name] = {"mean_error": float(error.mean()), "rms_error": rms, "gradients": gradients, "needed": cost}
+        rms, cost = math.sqrt(float(missed.square().mean())), needed(estimates, gradients)
+        results[name] = {"mean_error": float(missed.mean()), "rms_error": rms, "gradients": gradients, "needed": cost}
         relative = cost / needed(reference, rows["springwell SMC"][1])
-        errors = f"{float(error.mean()):+12.4f}{rms:11.4f}"
+        errors = f"{float(missed.mean()):+12.4f}{rms:11.4f}"
         log(f"{name:24}{errors}{gradients:12,.0f}{cost:16,.0f}   {relative:.2f} ({low:.2f} ... {high:.2f})")
     versions = {"python": platform.python_version(), "springwell": springwell.__version__}
     for package in ("torch", "ebmkit", "blackjax", "jax"):

@@ -271,7 +271,7 @@ def torchebm(sampler: str, target: Target, start: Tensor, delta: float, options:
     assert sampler == "hmc"
     energy, count = counted(target.logdensity, -1.0)
 
-    class Energy(BaseModel):
+    class Energy(BaseModel):  # type: ignore[misc]
         def forward(self, x: Tensor) -> Tensor:
             return energy(x)
 
@@ -370,7 +370,7 @@ def compete(name: str, sampler: str, target: Target, warm: tuple[Tensor, Tensor]
     for contestant in field:
         draws = torch.cat(contestant.draws)
         bulk, tail = float(ess_bulk(draws).mean()), float(ess_tail(draws).mean())
-        row = {
+        row: dict[str, Any] = {
             "acceptance": float(np.mean(contestant.acceptance)) if contestant.acceptance else None,
             "rhat": float(split_rhat(draws).max()),
             "ess_bulk": bulk,

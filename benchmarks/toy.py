@@ -45,7 +45,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -54,18 +55,22 @@ import tyro
 from torch import Tensor, nn
 
 import springwell
-from springwell.app.config import Config, MLPConfig
+from springwell.app.api import train_run
+from springwell.app.build import build_energy, build_samplers, build_schedule
+from springwell.app.config import Config, MLPConfig, with_fields
 from springwell.conditional import Conditional
-from springwell.data import toy_data
-from springwell.energy import FourierMLP, ScaledEnergy
+from springwell.data.toy import toy_data
+from springwell.energy.base import ScaledEnergy, at_level
+from springwell.energy.mlp import FourierMLP
 from springwell.evaluation.toy import divergences
 from springwell.likelihood.quadrature import normaliser
-from springwell.model import Model, build_energy, build_schedule, initial_step_size
+from springwell.model import Model
 from springwell.noise import Noise
 from springwell.progress import Silent
 from springwell.samplers import make_kernel
 from springwell.samplers.base import run_chain
 from springwell.schedule import NoiseSchedule
+from springwell.training.loop import Hooks
 
 NAMES = ("langevin", "mala", "hmc", "nuts")
 DATA = "checkerboard"
@@ -163,20 +168,19 @@ def measure(log_f: Callable[[Tensor], Tensor], a: float, sigma: float) -> tuple[
 
 def measure_ours(model: Model) -> tuple[float, float]:
     schedule = model.schedule
-    scale = float(schedule.scale[0])
-    return measure(lambda x: model.f(scale * x), float(schedule.a_cum[0]), float(schedule.sigma_cum[0]))
+    return measure(model.level_f, float(schedule.a_cum[0]), float(schedule.sigma_cum[0]))
 
 
 def train_ours(config: Config) -> Iterator[Point]:
     """Trains the preset, a piece for every point."""
-    schedule, shift = build_schedule(config), torch.zeros(2)
+    schedule = build_schedule(config)
     energy = build_energy(config, schedule, (2,))
-    untrained = Model(config, schedule, energy, initial_step_size(config, schedule), shift, torch.ones(2))
+    untrained = Model(energy, schedule, build_samplers(config, schedule)[1], event_shape=(2,))
     yield Point(0, 0.0, *measure_ours(untrained))
     seconds, done = 0.0, 0
     with tempfile.TemporaryDirectory() as out:
         for stop in stops(config.training.iterations):
-            result = springwell.train(config, out, device="cpu", reporter=Silent(), stop_after=stop - done)
+            result = train_run(config, out, "cpu", Silent(), Hooks(stop_after=stop - done))
             seconds, done = seconds + result.seconds, result.iteration
             if done != stop:
                 raise KeyboardInterrupt
@@ -192,6 +196,7 @@ def train_theirs(opponent: Opponent, config: Config, iterations: int) -> Iterato
     if opponent.own_network:
         energy = ebm.nets.NoiseConditionalMLPEnergy(dim=2, hidden=(128, 128))
     else:
+        assert isinstance(config.network, MLPConfig)
         energy = SameNetwork(config.network, sigmas)
     loss = ebm.DiffusionRecoveryLikelihood(sigmas, mcmc_steps=opponent.mcmc_steps)
     trainer = ebm.Trainer(energy, loss, lr=opponent.lr, device="cpu", ema_decay=opponent.ema)
@@ -201,7 +206,11 @@ def train_theirs(opponent: Opponent, config: Config, iterations: int) -> Iterato
 
     def score() -> tuple[float, float]:
         sigma = float(sigmas[-1])
-        found = [measure(lambda x, m=m: -m(x, torch.full((len(x),), sigma)), 1.0, sigma) for m in (energy, trainer.ema.module)]
+
+        def log_f(network: nn.Module, x: Tensor) -> Tensor:
+            return -network(x, torch.full((len(x),), sigma))
+
+        found = [measure(partial(log_f, network), 1.0, sigma) for network in (energy, trainer.ema.module)]
         return min(found, key=lambda kl_error: kl_error[0] if math.isfinite(kl_error[0]) else math.inf)
 
     yield Point(0, 0.0, *score())
@@ -240,14 +249,14 @@ def benchmark_kl(options: Options) -> dict[str, Any]:
     except ImportError:
         raise SystemExit("--only kl: ebmkit is not installed; pip install 'springwell[bench]', or use --only chain") from None
     config = springwell.preset(DATA)
-    config = replace(config, training=replace(config.training, seed=options.seed, preview_every=0))
+    config = with_fields(config, seed=options.seed, preview_every=0)
     opponents = {
         "recipe": Opponent(),
         "same network": Opponent(own_network=False),
         "same network, same lr": Opponent(own_network=False, lr=config.training.lr),
     }
     log("warming up")
-    short = replace(config, training=replace(config.training, iterations=2))
+    short = with_fields(config, iterations=2)
     for run in [train_ours(short), *(train_theirs(o, config, 2) for o in opponents.values())]:
         list(run)
 
@@ -289,18 +298,18 @@ def benchmark_kl(options: Options) -> dict[str, Any]:
     }
 
 
-def chain_setting(config: Config, batch: int) -> tuple[ScaledEnergy, NoiseSchedule, Tensor, Tensor, Tensor]:
+def chain_setting(config: Config, batch: int) -> tuple[nn.Module, NoiseSchedule, Tensor, Tensor, Tensor]:
     """Energy, schedule, levels, start and step sizes of a batch of chains spread over all levels."""
     schedule = build_schedule(config)
     energy = build_energy(config, schedule, (2,))
     t = torch.arange(batch) * schedule.num_levels // batch
     x_next = Noise(config.training.seed, torch.arange(batch), POOL_STREAM).normal(2)
-    return energy, schedule, t, x_next, initial_step_size(config, schedule)[t]
+    return energy, schedule, t, x_next, build_samplers(config, schedule)[0].steps(t)
 
 
 def benchmark_chain(options: Options) -> dict[str, Any]:
     energy, schedule, t, x_next, step_size = chain_setting(springwell.preset(DATA), CHAIN_BATCH)
-    f = energy.at(t)
+    f = at_level(energy, t)
 
     def bare() -> None:
         for _ in range(CHAIN_STEPS):
@@ -313,7 +322,7 @@ def benchmark_chain(options: Options) -> dict[str, Any]:
         run_chain(make_kernel(name), x_next, Conditional(energy, schedule, t, x_next), step_size, CHAIN_STEPS, noise)
 
     log(f"timing chains, {options.repeats} rounds")
-    tasks: dict[str, Callable[[], None]] = {"bare": bare, **{name: lambda name=name: chain(name) for name in NAMES}}
+    tasks: dict[str, Callable[[], None]] = {"bare": bare, **{name: partial(chain, name) for name in NAMES}}
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for task in tasks.values():
         task()
