@@ -93,6 +93,8 @@ def in_batches(
 ) -> Tensor:
     """Samples ``[B, num, ...]`` in the data's units, finished as the model finishes its samples.
 
+    Its eight arguments are what the applications share of theirs.
+
     Args:
         model: The model.
         run: (i ``[N]``, j ``[N]``) -> the levels of sample j for observation i.

@@ -135,6 +135,8 @@ def inpaint(
 ) -> Tensor:
     """Fills in what is hidden, ``num`` times for every sample: ``[B, num, ...]``, in which what is seen is that of x.
 
+    Of its ten arguments three say what is asked; the others have defaults and say how much is computed, and from which noise.
+
     Args:
         model: The model.
         x: Data ``[B, ...]`` in the data's units.
@@ -163,7 +165,7 @@ def inpaint_noisy(
     numbers: Sequence[int] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """x_0 in the model's coordinates, with its initial noise, and what :func:`inpaint` makes of it; arguments as there."""
+    """x_0 in the model's coordinates, with its initial noise, and what :func:`inpaint` makes of it; the same ten arguments."""
     check_hidden(hidden, model.event_shape)
     check_values("x", torch.where(hidden.to(x.device), 0, x) if x.shape[1:] == hidden.shape else x, model.event_shape)
     check_seed(seed)

@@ -189,6 +189,8 @@ def restore(
 ) -> Restoration:
     """Samples of x given observations of it.
 
+    Of its eleven arguments four say what is asked; the others have defaults and say how much is computed, and from which noise.
+
     Args:
         model: The model.
         observation: y_obs ``[B, ...]``.

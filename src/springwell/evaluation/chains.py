@@ -43,7 +43,7 @@ def diagnose(
     seed: int = 0,
     reporter: Reporter | None = None,
 ) -> list[Diagnosed]:
-    """Runs chains at each of the levels and measures them.
+    """Runs chains at each of the levels and measures them. Five of its eight arguments are numbers with defaults.
 
     Args:
         model: The model.

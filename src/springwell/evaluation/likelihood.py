@@ -51,21 +51,28 @@ class Measured(NamedTuple):
 def settings_for(
     model: Model,
     tolerance: float,
-    densities: int,
-    budget: int,
-    seed: int = 0,
     systems: int | None = None,
     chains: int | None = None,
     batch: int | None = None,
+    **others: Any,
 ) -> Settings:
-    """Settings with ``tolerance`` in bits/dim, and by default with numbers of systems and chains that suit the model."""
+    """Settings with ``tolerance`` in bits/dim, and by default with numbers of systems and chains that suit the model.
+
+    Args:
+        model: The model.
+        tolerance: The gap between bounds that is good enough, bits/dim.
+        systems: Independent repeats.
+        chains: Chains of each.
+        batch: Chains that run side by side.
+        **others: Any other of the :class:`Settings`.
+    """
     along_noise = isinstance(model.energy_function, LevelEnergy)
     few, most = (512, 1024) if len(model.event_shape) == 1 else (16, 64)
     systems, chains = systems or (32 if along_noise else 8), chains or (16 if along_noise else few)
     # Not all that fits: processes share batches, and a part is found again only if it was cut as before.
     batch = batch or max(chains, min(most, model.automatic_batch()))
     nats = tolerance * math.prod(model.event_shape) * math.log(2)
-    return Settings(nats, densities, budget, systems, chains, seed, batch)
+    return Settings(nats, systems=systems, chains=chains, batch=batch, **others)
 
 
 def work_name(model: Model, settings: Settings, burn: int) -> str:
@@ -93,7 +100,7 @@ def measure(
     parts: Parts | None = None,
     reporter: Reporter | None = None,
 ) -> Measured:
-    """Brackets log Z of a model and the bits per dimension of its data.
+    """Brackets log Z of a model and the bits per dimension of its data. Of its eight arguments five have defaults.
 
     Args:
         model: The model.
@@ -119,48 +126,42 @@ def measure(
             change = f"{s['drift']:+.3g} +- {s['drift_standard_error']:.2g} nats in the last {burn - burn // 2} steps"
             doubts.append(f"chains from {name} still drift, mean f by {change}")
     found = bracket(path, sources, settings, parts=parts, reporter=reporter, doubts=doubts)
-    f = model.level_f(points.x_0)
-    dim = path.dim
+    record = {"split": split, "burn": burn, "sources": described, **_figures(model, points, found), **found.record()}
+    return Measured(found, points, record)
+
+
+def _figures(model: Model, points: Points, found: Bracket) -> dict[str, Any]:
+    """What the bracket makes of the data: nats and, of grey values, bits per dimension."""
+    f, claim = model.level_f(points.x_0), model.claimed_log_z()
+    dim = math.prod(model.event_shape)
+    mean = float((f + points.log_volume).mean())
     error = float((f + points.log_volume).std()) / math.sqrt(len(f))
-
-    claim = model.claimed_log_z()
-
-    def nats(log_z: float) -> float:
-        return log_z - float((f + points.log_volume).mean())
-
-    record: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "data": model.metadata.get("name", ""),
         "iteration": model.iteration,
         "weights": model.fingerprint(),
-        "split": split,
         "num_images": len(f),
         "dim": dim,
         "initial_noise": float(model.schedule.sigma_cum[0]),
         "cell": points.cell,
         "dequantised": points.dequantised,
         "quantised": points.cell > 0,
-        "nll": nats(found.quoted[0]),
-        "nll_optimistic": nats(found.lower.value),
-        "nll_conservative": nats(found.highest.value),
+        "nll": found.quoted[0] - mean,
+        "nll_optimistic": found.lower.value - mean,
+        "nll_conservative": found.highest.value - mean,
         "nll_standard_error_data": error,
         "nll_standard_error_log_z": found.quoted[1],
         "mean_f": float(f.mean()),
         "claim": claim,
-        "nll_claimed": None if claim is None else nats(claim),
-        "burn": burn,
-        "sources": described,
-        **found.record(),
+        "nll_claimed": None if claim is None else claim - mean,
     }
     if points.cell:
         names = ("", "_optimistic", "_conservative", *["_claimed"] * (claim is not None))
-        record |= {f"bits_per_dim{name}": to_bits(record[f"nll{name}"], dim) for name in names}
+        figures |= {f"bits_per_dim{name}": to_bits(figures[f"nll{name}"], dim) for name in names}
         both = math.hypot(error, found.quoted[1])
-        record |= {
-            "bits_per_dim_standard_error": to_bits(both, dim),
-            "bits_per_dim_standard_error_data": to_bits(error, dim),
-            "bits_per_dim_standard_error_log_z": to_bits(found.quoted[1], dim),
-        }
-    return Measured(found, points, record)
+        for name, value in (("", both), ("_data", error), ("_log_z", found.quoted[1])):
+            figures[f"bits_per_dim_standard_error{name}"] = to_bits(value, dim)
+    return figures
 
 
 def draw_sources(

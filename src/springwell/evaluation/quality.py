@@ -25,6 +25,8 @@ def quality(
 ) -> dict[str, Any]:
     """Measures ``num`` samples; all processes call it together, and each draws its share.
 
+    Of its eight arguments three say what is measured; the others have defaults.
+
     Args:
         model: A model of images.
         reference: The images that samples are compared with.

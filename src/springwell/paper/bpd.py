@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,8 @@ def reproduce(
     ax = axes[0, 0]
     for name, model in models.items():
         for s in range(seed, seed + SEEDS):
-            settings = replace(settings_for(model, TOLERANCE, max(1, densities // 2), densities, s), num_leapfrog=LEAPFROG)
+            counts = {"densities": max(1, densities // 2), "budget": densities, "seed": s, "num_leapfrog": LEAPFROG}
+            settings = settings_for(model, TOLERANCE, **counts)
             reporter.say(f"{name}, seed {s}")
             data_of = measurable_data(model, reporter)
             parts = Parts(out / "runs" / f"bpd-{name}" / work_name(model, settings, burn))

@@ -101,7 +101,8 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
             model = load_model(command.run, context, processes.device, command.data)
         writable(out)
         c = command
-        settings = settings_for(model, c.tolerance, c.densities, c.budget, c.seed, c.repeats, c.chains, c.batch)
+        numbers = {"densities": c.densities, "budget": c.budget, "seed": c.seed}
+        settings = settings_for(model, c.tolerance, c.repeats, c.chains, c.batch, **numbers)
         kept = out / ".likelihood" / work_name(model, settings, command.burn)
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
         parts = Parts(kept, rank, world, processes.first)
