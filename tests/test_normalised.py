@@ -11,7 +11,16 @@ from springwell.energy.residual import LevelEnergy, NoiseMLP, ResidualEnergy
 from springwell.errors import UserError
 from springwell.level import LevelSampler
 from springwell.noise import Noise
-from springwell.normalised import Focus, Normalised, Weights, classifier_loss, normalised_losses
+from springwell.normalised import (
+    Focus,
+    Normalised,
+    Weights,
+    classifier_loss,
+    derivatives,
+    heat_loss,
+    heat_residual,
+    normalised_losses,
+)
 from springwell.objectives import Recovery
 from springwell.schedule import NoiseSchedule
 from springwell.shapes import expand
@@ -118,6 +127,70 @@ def test_gaussian_errors_have_their_closed_form(dim: int) -> None:
     assert abs(float(difference.mean())) <= 4.5 * float(difference.std()) / num**0.5
 
 
+def plane_mixture(y: Tensor, sigma: Tensor) -> Tensor:
+    """log-density in the plane of three unequal Gaussians with a noise ``[N, 2]`` for every coordinate."""
+    mean = torch.tensor([[2.0, 0.0], [-1.0, 1.5], [0.3, -0.4]], dtype=y.dtype)
+    width = torch.tensor([[0.3, 0.8], [0.5, 0.2], [1.0, 0.4]], dtype=y.dtype)
+    weight = torch.tensor([0.5, 0.2, 0.3], dtype=y.dtype)
+    v = width.square() + sigma[:, None].square()
+    parts = -0.5 * ((y[:, None] - mean).square() / v + (2 * math.pi * v).log()).sum(-1)
+    return (parts + weight.log()).logsumexp(-1)
+
+
+def points(num: int = 200) -> tuple[Tensor, Tensor]:
+    """y in and far outside the data, and sigma from 0.1 to 10."""
+    generator = torch.Generator().manual_seed(2)
+    sigma = torch.exp(math.log(0.1) + math.log(100) * torch.rand(num, generator=generator, dtype=torch.float64))
+    return 3 * torch.randn(num, 2, generator=generator, dtype=torch.float64), sigma
+
+
+def test_noisy_densities_obey_the_heat_equation_everywhere() -> None:
+    y, sigma = points()
+    u = derivatives(plane_mixture, y, sigma).space
+    r = heat_residual(plane_mixture, y, sigma).detach()
+    assert float((r.abs() / (1 + u.square())).max()) < 1e-11
+
+
+def test_the_heat_residual_is_what_its_formula_says() -> None:
+    """Of an f that is no density, against Hessians and Jacobians by torch.func, point by point."""
+
+    def energy(y: Tensor, sigma: Tensor) -> Tensor:
+        return (torch.sin(2 * y[:, 0]) * y[:, 1] ** 2 * sigma[:, 0] + y[:, 0] ** 3 * sigma[:, 1].sin()).exp().log1p()
+
+    y, sigma = points(20)
+    r = heat_residual(energy, y, sigma)
+    loss = heat_loss(energy, y, sigma)
+    for i in range(20):
+
+        def f(point: Tensor, log_sigma: Tensor) -> Tensor:
+            return energy(point[None], log_sigma.exp()[None])[0]
+
+        at = (y[i], sigma[i].log().expand(2).clone())
+        space, noise = torch.func.grad(f, argnums=(0, 1))(*at)
+        curved = torch.func.hessian(f)(*at).diagonal()
+        expected = noise - sigma[i] ** 2 * (curved + space**2)
+        torch.testing.assert_close(r[i], expected)
+        torch.testing.assert_close(loss[i], (expected**2).mean() / 2)
+
+
+def test_the_heat_equation_finds_the_normaliser_without_data() -> None:
+    """d log Z / d log sigma = E_f r, and descent on the loss at arbitrary points turns a wrong constant into the right one."""
+    slope = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
+    y, sigma = points()
+
+    def energy(y: Tensor, sigma: Tensor) -> Tensor:
+        # int exp f dy = sigma^slope, which is right for slope 0 alone.
+        return plane_mixture(y, sigma) + slope * sigma.log().mean(-1)
+
+    r = heat_residual(energy, y, sigma)
+    torch.testing.assert_close(r.sum(-1), slope.expand(len(y)), rtol=1e-9, atol=1e-9)
+    for _ in range(100):
+        (gradient,) = torch.autograd.grad(heat_loss(energy, y, sigma).mean(), slope)
+        with torch.no_grad():
+            slope -= 4 * gradient
+    assert abs(float(slope.detach())) < 1e-6
+
+
 SCHEDULE = NoiseSchedule.log_snr(9, 6.0, -5.0)
 
 
@@ -155,6 +228,23 @@ def test_the_objective_is_the_weighted_sum_of_its_terms() -> None:
     assert torch.autograd.grad(found.loss.sum(), list(energy.parameters()))[0].abs().sum() > 0
 
 
+def test_the_heat_equation_is_asked_of_its_share_of_the_batch() -> None:
+    """With the same noise: the loss grows by weight / share times the heat loss of the rows drawn, and of no others."""
+    energy, num = level_energy(), 400
+    x, t = torch.randn(num, 2), torch.arange(num) % 9
+    plain = Normalised(energy, SCHEDULE, Weights(balance=0.0))(x, Noise(3, torch.arange(num)), t).loss
+    noise = Noise(3, torch.arange(num))
+    loss_fn = Normalised(energy, SCHEDULE, Weights(balance=0.0, heat=0.7, heat_share=0.4))
+    found = loss_fn(x, noise, t).loss - plain
+    again = Noise(3, torch.arange(num))
+    sigma, _ = loss_fn.draw_noise(t, again.uniform(), torch.float32)
+    y = x + sigma[:, None] * again.normal(2)
+    rows = again.uniform() < 0.4
+    expected = torch.where(rows, 0.7 / 0.4 * heat_loss(energy, y, sigma), 0.0)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    assert 100 < int(rows.sum()) < 220
+
+
 def test_levels_are_balanced_by_their_errors() -> None:
     energy, x = level_energy(), torch.randn(900, 2)
     loss_fn = Normalised(energy, SCHEDULE, Weights(balance=1.0))
@@ -185,3 +275,6 @@ def test_what_cannot_work_is_said() -> None:
         Normalised(level_energy(), NoiseSchedule.t1k())
     with pytest.raises(UserError, match="no recovery objective is given"):
         Normalised(level_energy(), SCHEDULE, Weights(recovery=1.0))
+    wide = ResidualEnergy(NoiseMLP(17, 2, 8, 1), Prior.gaussian(torch.zeros(17), 1.0))
+    with pytest.raises(UserError, match=r"heat=0\.5 takes a backward pass .* at most 16 coordinates, not for the shape \[17\]"):
+        Normalised(LevelEnergy(wide, SCHEDULE), SCHEDULE, Weights(heat=0.5))

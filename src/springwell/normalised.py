@@ -10,7 +10,7 @@ so that least squares finds them. Both come from one backward pass of f. With D 
     space  = |sigma grad_y f + eps|^2 / D
     noise  = sum_i (d f / d log sigma_i - eps_i^2 + 1)^2 / (2 D)
     total  = (d f / d log sigma - |eps|^2 + D)^2 / (2 D),               d f / d log sigma = sum_i d f / d log sigma_i
-    loss   = space + w_noise noise + w_total total
+    loss   = space + w_noise noise + w_total total + w_heat heat
 
 ``noise`` and ``space`` are sums of D terms of order 1 and balance each other in every dimension. ``total`` alone (Guth et al.)
 would do, but it is a single number with a standard deviation of up to (2 D)^(1/2), and its gradient is D times as large as
@@ -19,6 +19,19 @@ sees D times less.
 
 f is now right up to one constant for all y and all sigma; what f is for sigma -> infinity gives it
 (:mod:`springwell.energy.residual`).
+
+In few dimensions there is a target without noise. The density of noisy data obeys the heat equation in every coordinate,
+
+    d f / d log sigma_i = sigma_i^2 (d^2 f / d y_i^2 + (d f / d y_i)^2),
+    heat = sum_i r_i^2 / (2 D),                r_i = d f / d log sigma_i - sigma_i^2 d^2 f / d y_i^2 - (sigma_i d f / d y_i)^2
+
+It says nothing about the data, but it conserves mass. With Z(sigma) = int exp f(y, sigma) dy,
+
+    d log Z / d log sigma = E_f [ sum_i r_i ],
+
+so that an f that obeys it and is normalised for sigma -> infinity is normalised at every sigma, whatever its score is. The
+right side is a target and is not differentiated: space learns from data alone. D more backward passes give the second
+derivatives, on a share of the batch.
 
 The classifier between noise levels needs no derivative along the noise. sigma and sigma' are drawn from the same law, y comes
 with sigma, and a logistic regression with logit f(y, sigma) - f(y, sigma') has to say which of the two y came with:
@@ -29,6 +42,8 @@ Recovery likelihood (:class:`springwell.objectives.Recovery`) can be added: its 
 
 References:
     Guth, Kadkhodaie, Simoncelli, "Learning normalized image densities via dual score matching", 2025.
+    Lai, Takida, Murata, Uesaka, Mitsufuji, Ermon, "FP-Diffusion: improving score-based diffusion models by enforcing the
+        underlying score Fokker-Planck equation", ICML 2023.
     Gutmann, Hyvarinen, "Noise-contrastive estimation", AISTATS 2010.
 """
 
@@ -55,6 +70,8 @@ from springwell.shapes import expand
 NoiseEnergy = Callable[[Tensor, Tensor], Tensor]
 # Share of the running mean of a level's error that one sample leaves.
 MEMORY = 0.99
+# The most coordinates whose second derivatives are taken one by one.
+MAX_HEAT_DIM = 16
 
 
 class Derivatives(NamedTuple):
@@ -64,11 +81,13 @@ class Derivatives(NamedTuple):
         f: ``[N]``.
         space: ``[N, ...]``: sigma grad_y f.
         noise: ``[N, ...]``: d f / d log sigma_i.
+        y: Where they were taken, for further derivatives.
     """
 
     f: Tensor
     space: Tensor
     noise: Tensor
+    y: Tensor
 
 
 class Losses(NamedTuple):
@@ -105,7 +124,7 @@ def derivatives(energy: NoiseEnergy, y: Tensor, sigma: Tensor, create_graph: boo
         log_sigma = expand(sigma.detach().log(), y).expand_as(y).contiguous().requires_grad_()
         f = energy(y, log_sigma.exp())
         space, noise = torch.autograd.grad(f.sum(), (y, log_sigma), create_graph=create_graph)
-    return Derivatives(f, expand(sigma, y) * space, noise)
+    return Derivatives(f, expand(sigma, y) * space, noise, y)
 
 
 def normalised_losses(energy: NoiseEnergy, x: Tensor, sigma: Tensor, eps: Tensor, create_graph: bool = True) -> Losses:
@@ -116,6 +135,22 @@ def normalised_losses(energy: NoiseEnergy, x: Tensor, sigma: Tensor, eps: Tensor
     noise = (found.noise.flatten(1) - e.square() + 1).square().sum(-1) / (2 * dim)
     inner, square = -(e * u).sum(-1), u.square().sum(-1)
     return Losses((u + e).square().sum(-1) / dim, noise, excess.square() / (2 * dim), excess, inner.detach(), square.detach())
+
+
+def heat_residual(energy: NoiseEnergy, y: Tensor, sigma: Tensor) -> Tensor:
+    """r ``[N, D]``: how far f is from the heat equation at any y ``[N, D]`` and sigma ``[N]``.
+
+    Only d f / d log sigma_i can be differentiated: space, which knows the data, is the target of the noise.
+    """
+    found = derivatives(energy, y, sigma, create_graph=True)
+    u = found.space
+    curved = [torch.autograd.grad(u[:, i].sum(), found.y, retain_graph=True)[0][:, i] for i in range(u.shape[1])]
+    return found.noise - sigma[:, None] * torch.stack(curved, -1) - u.detach().square()
+
+
+def heat_loss(energy: NoiseEnergy, y: Tensor, sigma: Tensor) -> Tensor:
+    """The loss ``[N]`` of the heat equation at y ``[N, D]`` and sigma ``[N]``."""
+    return heat_residual(energy, y, sigma).square().sum(-1) / (2 * y.shape[1])
 
 
 def classifier_loss(energy: NoiseEnergy, y: Tensor, sigma: Tensor, other: Tensor) -> Tensor:
@@ -133,6 +168,8 @@ class Weights(NamedTuple):
         recovery: Of recovery likelihood.
         balance: A level's loss is weighed by (its mean error)^-balance: 0 leaves the losses as they are, 1 makes every level
             count alike.
+        heat: Of the heat equation.
+        heat_share: Share of the batch that the heat equation is asked of.
     """
 
     noise: float = 1.0
@@ -140,6 +177,8 @@ class Weights(NamedTuple):
     classifier: float = 0.0
     recovery: float = 0.0
     balance: float = 0.5
+    heat: float = 0.0
+    heat_share: float = 0.25
 
 
 class Focus(NamedTuple):
@@ -180,6 +219,12 @@ class Normalised:
             raise UserError("schedule: has no initial noise, so its data have no density at level 0; set initial_noise")
         if self.weights.recovery and self.recovery is None:
             raise UserError(f"weights: recovery={self.weights.recovery:g}, but no recovery objective is given")
+        shape = self.energy.energy.event_shape
+        if self.weights.heat and (len(shape) != 1 or shape[0] > MAX_HEAT_DIM):
+            what = f"weights: heat={self.weights.heat:g} takes a backward pass for every coordinate"
+            raise UserError(
+                f"{what}; use it for vectors of at most {MAX_HEAT_DIM} coordinates, not for the shape {list(shape)}"
+            )
 
     def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
         noise = as_noise(noise, x)
@@ -190,9 +235,13 @@ class Normalised:
         losses = normalised_losses(f, x, sigma, eps := noise.normal(*x.shape[1:]))
         error = losses.space + self.weights.noise * losses.noise + self.weights.total * losses.total
         loss = self._balance(error, level) * error
+        y = x + expand(sigma, x) * eps
+        if self.weights.heat:
+            rows = (noise.uniform() < self.weights.heat_share).nonzero()[:, 0]
+            heat = self.weights.heat / self.weights.heat_share * heat_loss(f, y[rows], sigma[rows])
+            loss = loss.index_add(0, rows, heat)
         if self.weights.classifier:
             other, _ = self.draw_noise(random_levels(num_levels, noise), noise.uniform(), x.dtype)
-            y = x + expand(sigma, x) * eps
             loss = loss + self.weights.classifier * classifier_loss(f, y, sigma, other)
         if self.weights.recovery and self.recovery is not None:
             loss = loss + self.weights.recovery * self.recovery(x, noise, t).loss

@@ -66,6 +66,7 @@ def test_the_ancestral_guess_has_the_mean_of_the_conditional():
         ({"network": "mlp"}, "objective='normalised': does not go with network='mlp'"),
         ({"objective": "recovery"}, "objective='recovery': does not go with network='residual-mlp'"),
         ({"schedule": "linear"}, "has no initial noise, which a density needs"),
+        ({"network": "residual-unet", "heat_weight": 0.5}, "heat_weight=0.5: takes a backward pass for every coordinate"),
     ],
 )
 def test_what_does_not_go_together_is_said(fields, words):

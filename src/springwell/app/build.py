@@ -133,7 +133,15 @@ def build_objective(config: Config) -> MakeObjective:
             return DSM(energy, schedule, differentiated, c.dsm_target)
         if isinstance(c, NormalisedConfig):
             recovery = Recovery(energy, schedule, sampler, differentiated=differentiated) if c.recovery_weight else None
-            weights = Weights(c.noise_weight, c.total_weight, c.classifier_weight, c.recovery_weight, c.balance)
+            weights = Weights(
+                noise=c.noise_weight,
+                total=c.total_weight,
+                classifier=c.classifier_weight,
+                recovery=c.recovery_weight,
+                balance=c.balance,
+                heat=c.heat_weight,
+                heat_share=c.heat_share,
+            )
             focus = Focus(c.focus_share, c.focus_sigma, c.focus_width)
             return Normalised(energy, schedule, weights, focus, recovery, differentiated)
         kind = Marginal if c.objective == "marginal" else Recovery

@@ -316,9 +316,14 @@ class NormalisedConfig:
     total_weight: Weight = 0.01
     """Weight of the derivative along the noise of all coordinates together."""
     classifier_weight: Weight = 0.0
-    """Weight of a classifier between noise levels, an alternative to the derivatives along the noise."""
+    """Weight of a classifier between noise levels, instead of the derivatives along the noise or beside them. It lowers f where
+    no data are."""
     recovery_weight: Weight = 0.0
     """Weight of recovery likelihood, whose chains lower f where no data are."""
+    heat_weight: Weight = 0.0
+    """Weight of the heat equation, which the densities of noisy data obey. For vectors of few dimensions."""
+    heat_share: Annotated[float, Meta(gt=0, le=1)] = 0.25
+    """Share of the batch that the heat equation is asked of; it costs a backward pass per coordinate."""
     balance: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Weigh each level by (its mean error)^-balance. 0: not at all."""
     focus_share: Share = 0.0
@@ -452,6 +457,10 @@ def _check_normalised(config: Config) -> None:
         use = "network='residual-mlp' or network='residual-unet'"
         what = f"objective={objective!r}: does not go with network={network!r}"
         raise UserError(f"{what}; use {use} with objective='normalised', and only with it")
+    heat = getattr(config.objective, "heat_weight", 0.0)
+    if heat and not config.of_vectors:
+        why = "takes a backward pass for every coordinate, too many for images"
+        raise UserError(f"heat_weight={heat:g}: {why}; leave it out, or use network='residual-mlp'")
     if objective == "normalised" and config.schedule.schedule not in ("log-snr", "sigmas"):
         raise UserError(f"schedule={config.schedule.schedule!r}: has no initial noise, which a density needs; use log-snr")
 

@@ -65,7 +65,7 @@ class Reversal(NamedTuple):
 
 def reversal(energy: Callable[[Tensor, Tensor], Tensor], y: Tensor, sigma: float, lower: float) -> Reversal:
     """r from noise ``sigma`` down to noise ``lower``, at y ``[N, ...]``."""
-    f, u, g = derivatives(energy, y, torch.full((len(y),), sigma, dtype=y.dtype, device=y.device))
+    f, u, g, _ = derivatives(energy, y, torch.full((len(y),), sigma, dtype=y.dtype, device=y.device))
     rho = (lower / sigma) ** 2
     v = (1 + g - u.square()).clamp(LEAST, MOST)
     std = sigma * ((1 - rho) * (rho + (1 - rho) * v)).sqrt()
