@@ -51,8 +51,8 @@ _TOYS = {
     "two_spirals": "Two intertwined spirals",
 }
 
-# The classifier keeps f low where no data are. Adam has a long memory and nothing is clipped: rare large targets |eps|^2 must
-# keep their weight, since log Z depends on their mean.
+# The classifier is to keep f low where no data are; Adam's long memory and no clipping are to leave rare large targets |eps|^2
+# their weight, since log Z depends on their mean. The three were chosen together, not one by one.
 _PLANE = with_fields(
     _TOY,
     objective="normalised",
