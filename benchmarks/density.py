@@ -157,8 +157,10 @@ def run_springwell(name: str, images: Images, options: Options) -> dict[str, Any
     config = paced(config, options.minutes)
     with tempfile.TemporaryDirectory() as folder:
         clock = Clock(options.minutes)
-        train_run(config, Path(folder) / "run", "cpu", Silent())
+        result = train_run(config, Path(folder) / "run", "cpu", Silent())
         minutes = clock.minutes
+        if result.status != "finished":
+            raise SystemExit(f"{name}, springwell: training ended as '{result.status}'; run the same command to go on")
         model = load(Path(folder) / "run")
     log(f"{name}, springwell: {config.training.iterations} iterations in {minutes:.1f} CPU minutes; now the bracket")
     settings = settings_for(model, 0.03, options.densities, options.budget, options.seed, chains=options.chains)
