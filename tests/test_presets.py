@@ -123,3 +123,16 @@ def test_presets_reach_their_divergence(tmp_path, name, seed, bound):
     assert result["modes_covered"] == result["modes"]
     assert result["mmd2"] < 3 * result["mmd2_null_95"]
     assert result["off_support"] < 0.03
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "bound"), [("checkerboard", 0.034), ("two_moons", 0.008)])
+def test_densities_of_the_plane_know_their_normaliser(tmp_path, name, bound):
+    """What the model believes of log Z against quadrature, and a KL no worse than that of the preset with chains."""
+    train(preset(f"{name}-density"), tmp_path / "run", "cpu", Silent())
+    model = load(tmp_path / "run")
+    result = evaluate(model, open_data(name))
+    assert result["log_z_error"] < 0.001
+    assert abs(model.log_z().correction) <= 0.02
+    assert result["kl"] <= bound
+    assert result["modes_covered"] == result["modes"]

@@ -317,7 +317,8 @@ class NormalisedConfig:
     total_weight: Weight = 0.01
     """Weight of the derivative along the noise of all coordinates together."""
     classifier_weight: Weight = 0.0
-    """Weight of a classifier between noise levels, an alternative to the derivatives along the noise."""
+    """Weight of a classifier between noise levels, instead of the derivatives along the noise or beside them. It lowers f where
+    no data are."""
     recovery_weight: Weight = 0.0
     """Weight of recovery likelihood, whose chains lower f where no data are."""
     balance: Annotated[float, Meta(ge=0, le=1)] = 0.5

@@ -83,11 +83,11 @@ def presets_command(command: PresetsCommand, context: Context) -> dict[str, Any]
     shipped = zoo.names()
     rows = {name: {"about": row.about, **_cost(row), "ships": name in shipped} for name, row in TABLE.items()}
     if not command.common.json:
-        print(f"{'preset':<22}{'gradients':>10}{'CPU time':>10}  {'ships':<7}what it is")
+        print(f"{'preset':<25}{'gradients':>10}{'CPU time':>10}  {'ships':<7}what it is")
         for name, row in rows.items():
             minutes, evaluations = row["cpu_minutes"], row["gradient_evaluations"]
             time = "" if minutes is None else f"{minutes:.0f} min"
-            print(f"{name:<22}{evaluations:>10.1e}{time:>10}  {'yes' if row['ships'] else '':<7}{row['about']}")
+            print(f"{name:<25}{evaluations:>10.1e}{time:>10}  {'yes' if row['ships'] else '':<7}{row['about']}")
         print("\ngradients: gradient evaluations of the whole training, one sample each; CPU time: on one core, where known")
         print("springwell train PRESET trains one; springwell sample NAME draws from one that ships")
     return {"presets": rows}
