@@ -77,13 +77,11 @@ class Options:
     data_root: str | None = None
     """Where MNIST and Fashion-MNIST are."""
     out: Path = Path("runs/benchmark-density")
-    densities: int = 32
-    """Densities of the bracket's first round."""
-    budget: int = 64
-    """The most densities of a round."""
-    chains: int = 64
-    """Chains of each of the bracket's 8 repeats."""
-    burn: int = 40
+    densities: int = 64
+    """Densities of the bracket."""
+    chains: int = 32
+    """Chains of each of the bracket's 32 repeats."""
+    burn: int = 300
     """HMC steps of the chains that the upper bounds start from."""
     seed: int = 0
 
@@ -163,7 +161,8 @@ def run_springwell(name: str, images: Images, options: Options) -> dict[str, Any
             raise SystemExit(f"{name}, springwell: training ended as '{result.status}'; run the same command to go on")
         model = load(Path(folder) / "run")
     log(f"{name}, springwell: {config.training.iterations} iterations in {minutes:.1f} CPU minutes; now the bracket")
-    settings = settings_for(model, 0.03, options.densities, options.budget, options.seed, chains=options.chains)
+    numbers = {"densities": options.densities, "budget": options.densities, "seed": options.seed}
+    settings = settings_for(model, 0.03, chains=options.chains, **numbers)
     record = measure(model, measurable_data(model), settings, len(images.test), burn=options.burn).record
     return {
         "bits_per_dim": record["bits_per_dim_claimed"],
@@ -188,6 +187,9 @@ def logits(y: Tensor, num_values: int) -> tuple[Tensor, Tensor]:
 
 class AutoregressiveFlow(nn.Module):
     """zuko's density of y, through standardised logits."""
+
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, images: Images):
         super().__init__()
@@ -231,7 +233,9 @@ class Glow(nn.Module):
         return self.flow.log_prob(y / self.num_values - 0.5, None) - self.dim * math.log(self.num_values)
 
 
-def run_flow(flow: AutoregressiveFlow | Glow, optimizer: torch.optim.Optimizer, images: Images, options: Options, batch: int):
+def run_flow(
+    flow: AutoregressiveFlow | Glow, optimizer: torch.optim.Optimizer, images: Images, options: Options, batch: int
+) -> dict[str, Any]:
     """Maximum likelihood with a cosine over the CPU time, keeping the weights that validate best."""
     generator = torch.Generator().manual_seed(options.seed)
     clock, first_lr = Clock(options.minutes), optimizer.param_groups[0]["lr"]
@@ -249,9 +253,9 @@ def run_flow(flow: AutoregressiveFlow | Glow, optimizer: torch.optim.Optimizer, 
         iterations += 1
         if clock.share > (checks + 1) / 20:
             checks += 1
-            found = float(in_batches(flow, watched).mean())
-            if found > best:
-                best, state = found, copy.deepcopy(flow.state_dict())
+            score = float(in_batches(flow, watched).mean())
+            if score > best:
+                best, state = score, copy.deepcopy(flow.state_dict())
     minutes = clock.minutes
     flow.load_state_dict(state)
     found = summary(in_batches(flow, dequantised(images.test, generator)), images.dim)
