@@ -56,6 +56,7 @@ def test_presets_are_valid_and_survive_json(name):
         ({"network": "unet", "dense_units": -1}, "dense_units=-1"),
         ({"bandwidths": (0.0,)}, "bandwidths=(0.0,)"),
         ({"base_precision": 1e308}, "base_precision=1e+308"),
+        ({"base_precision": "nois"}, "base_precision='nois': unknown; choose noise, a number"),
         ({"objective": "nonsense"}, "objective='nonsense': unknown; choose recovery, dsm, marginal, normalised"),
         ({"kernel": "nuts"}, "kernel='nuts': unknown; choose none, langevin, mala, hmc"),
         ({"widht": 3}, "widht: unknown field; did you mean width?"),

@@ -578,6 +578,13 @@ def _check_names(values: Any, cls: type, where: str) -> None:
         raise UserError(f"{place}: unknown field{did_you_mean(str(unknown[0]), names) or '; known: ' + ', '.join(names)}")
 
 
+def _choices(hint: Any) -> list[str]:
+    """The words that a field takes; of a number or a word, also ``a number``."""
+    if typing.get_origin(hint) is Literal:
+        return list(typing.get_args(hint))
+    return [word for part in typing.get_args(hint) for word in (_choices(part) or ["a number"])]
+
+
 def _convert(values: dict[str, Any], cls: type[T], where: str = "") -> T:
     """``values`` as ``cls``, with its types and ranges checked."""
     try:
@@ -587,7 +594,7 @@ def _convert(values: dict[str, Any], cls: type[T], where: str = "") -> T:
         name = path.strip("`").partition("[")[0]
         wanted = what.replace("`", "").replace("null", "None").replace("Expected ", "expected ")
         if wanted.startswith("Invalid enum value"):
-            wanted = f"unknown; choose {', '.join(typing.get_args(typing.get_type_hints(cls)[name]))}"
+            wanted = f"unknown; choose {', '.join(_choices(typing.get_type_hints(cls)[name]))}"
         raise UserError(f"{where}{name}={values.get(name)!r}: {wanted}") from None
 
 
