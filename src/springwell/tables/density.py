@@ -150,7 +150,7 @@ class TableDensity(nn.Module):
             stages += [YeoJohnson(one), Affine(zero, one)]
         if kind == "spline":
             grid = torch.arange(float(description["knots"])).expand(dim, -1)
-            stages += [Spline(grid, grid, torch.ones_like(grid)), Affine(zero, one)]
+            stages += [Spline(grid, grid, torch.ones_like(grid), torch.ones(dim, 2)), Affine(zero, one)]
         coordinates = Coordinates(Transform(kind, stages), zero, torch.eye(dim))
         energies = [
             ColumnEnergy(ColumnNetwork(dim, width, depth, num_pieces), torch.arange(dim))

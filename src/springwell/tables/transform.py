@@ -8,8 +8,9 @@ Each is a bijection of the line, so that a density of z gives a density of x tha
 
     log p(x) = log p(z) + sum_i log dz_i / dx_i.
 
-A spline is rational-quadratic between its knots, where it has the value and the slope of the normal scores. Outside it goes on
-as z_K + (d / c) log(1 + c (x - x_K)) with the slope d of the last knot: far values cost a power of a logarithm and no square.
+A spline is rational-quadratic between its knots, where it has the value and about the slope of the normal scores. Outside it
+goes on as z_K + d w log(1 + (x - x_K) / w) with the width w of the data's own tail and the slope d of z over that tail: far
+values cost the square of a logarithm.
 
 References:
     Yeo, Johnson, "A new family of power transformations to improve normality or symmetry", Biometrika 2000.
@@ -95,7 +96,8 @@ class YeoJohnson(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         sign, power = _side(x, self.exponent)
-        log = x.abs().log1p()
+        # Not |x|, whose derivative is 0 at 0.
+        log = (sign * x).log1p()
         # (exp(power log) - 1) / power, and log itself where the power is 0.
         safe = torch.where(power > 0, power, 1.0)
         z = sign * torch.where(power > 0, torch.expm1(safe * log) / safe, log)
@@ -115,14 +117,23 @@ def _side(x: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Spline(nn.Module):
-    """A rational-quadratic spline of every column, through ``[D, K]`` knots with their values and slopes."""
+    """A rational-quadratic spline of every column, through ``[D, K]`` knots with their values and slopes.
+
+    Args:
+        knots: x_k.
+        values: z_k.
+        slopes: d_k.
+        reach: ``[D, 2]``: w of the lower and the upper tail.
+    """
 
     knots: Tensor
     values: Tensor
     slopes: Tensor
+    reach: Tensor
 
-    def __init__(self, knots: Tensor, values: Tensor, slopes: Tensor):
+    def __init__(self, knots: Tensor, values: Tensor, slopes: Tensor, reach: Tensor):
         super().__init__()
+        self.register_buffer("reach", reach.double())
         self.register_buffer("knots", knots.double().contiguous())
         self.register_buffer("values", values.double().contiguous())
         self.register_buffer("slopes", slopes.double().contiguous())
@@ -153,9 +164,9 @@ class Spline(nn.Module):
         log_slope = slope.log()
         for beyond, end, sign in self._ends(x, self.knots):
             far = (sign * (x - self.knots[:, end])).clamp(min=0)
-            d = self.slopes[:, end]
-            z = torch.where(beyond, self.values[:, end] + sign * d * far.log1p(), z)
-            log_slope = torch.where(beyond, d.log() - far.log1p(), log_slope)
+            d, w = self.slopes[:, end], self.reach[:, end]
+            z = torch.where(beyond, self.values[:, end] + sign * d * w * (far / w).log1p(), z)
+            log_slope = torch.where(beyond, d.log() - (far / w).log1p(), log_slope)
         return z, log_slope
 
     def inverse(self, z: Tensor) -> Tensor:
@@ -167,9 +178,10 @@ class Spline(nn.Module):
         t = 2 * c / (-b - (b.square() - 4 * a * c).clamp(min=0).sqrt())
         x = x0 + t * width
         for beyond, end, sign in self._ends(z, self.values):
-            far = (sign * (z - self.values[:, end])).clamp(min=0) / self.slopes[:, end]
+            w = self.reach[:, end]
+            far = (sign * (z - self.values[:, end])).clamp(min=0) / (self.slopes[:, end] * w)
             # Beyond exp(50) widths of the data a double is as good as infinite.
-            x = torch.where(beyond, self.knots[:, end] + sign * far.clamp(max=50).expm1(), x)
+            x = torch.where(beyond, self.knots[:, end] + sign * w * far.clamp(max=50).expm1(), x)
         return x
 
     @staticmethod
@@ -198,8 +210,8 @@ def _normal(z: Tensor) -> Tensor:
     return torch.exp(-0.5 * (z.square() + _LOG_2PI))
 
 
-def _scores(column: Tensor, h: float, num: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Knots, normal scores and their slopes of one column; equal quantiles are spread by a fraction of the kernel."""
+def _scores(column: Tensor, h: float, num: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Knots, normal scores, their slopes and the tails' widths of one column; equal quantiles are spread a little."""
     inner = torch.quantile(column, torch.linspace(0.002, 0.998, num - 2, dtype=column.dtype))
     ends = column.aminmax()
     knots = torch.cat([ends.min[None] - h, inner, ends.max[None] + h])
@@ -212,7 +224,19 @@ def _scores(column: Tensor, h: float, num: int) -> tuple[Tensor, Tensor, Tensor]
     upper = (1 - share) * torch.special.ndtr(-z).mean(1) + share * torch.special.ndtr(-wide)
     density = (1 - share) * _normal(z).mean(1) / h + share * _normal(wide) / BROAD_WIDTH
     score = torch.where(lower < upper, torch.special.ndtri(lower), -torch.special.ndtri(upper))
-    return knots, score, density / _normal(score)
+    return knots, score, *_tamed(knots, score, density / _normal(score))
+
+
+def _tamed(knots: Tensor, score: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    """Slopes within a factor 4 of the mean rise beside every knot, those of the ends over the tails, and the tails' widths."""
+    rise = score.diff() / knots.diff()
+    beside = (torch.cat([rise[:1], rise]) * torch.cat([rise, rise[-1:]])).sqrt()
+    slopes = torch.minimum(torch.maximum(slopes, beside / 4), beside * 4)
+    tail = max(1, len(knots) // 10)
+    reach = torch.stack([knots[tail] - knots[0], knots[-1] - knots[-1 - tail]])
+    over = torch.stack([score[tail] - score[0], score[-1] - score[-1 - tail]]) / reach
+    slopes[0], slopes[-1] = torch.minimum(slopes[[0, -1]], over)
+    return slopes, reach
 
 
 class Transform(nn.Module):
