@@ -96,7 +96,7 @@ def clusters(num: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, float]:
 
 def mixture_by_bic(A: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     tried = [GaussianMixture(k, covariance_type=c, random_state=0) for k in (*range(1, 9), 12, 20) for c in ("full", "diag")]
-    fitted = [m.fit(A) for m in tried if m.n_components * 4 <= len(A)]
+    fitted = [m.fit(A) for m in tried if m.n_components == 1 or m.n_components * 25 <= len(A)]
     return min(fitted, key=lambda m: m.bic(A)).score_samples
 
 
