@@ -22,11 +22,9 @@ def ring(num: int, seed: int = 0) -> np.ndarray:
     return np.stack([radius * np.cos(angle), 5 + 10 * radius * np.sin(angle)], 1)
 
 
-def parabolas(num: int, seed: int = 0) -> np.ndarray:
-    """Three independent pairs (z, z^2 + noise): more than a few Gaussians can follow together."""
-    rng = np.random.default_rng(seed)
-    z = rng.normal(size=(num, 3))
-    return np.concatenate([z, z**2 + 0.3 * rng.normal(size=(num, 3))], 1)
+def rings(num: int, seed: int = 0) -> np.ndarray:
+    """Four independent rings: eight Gaussians make one, so that four of them need thousands."""
+    return np.concatenate([ring(num, 10 * seed + i) for i in range(4)], 1)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +45,7 @@ def test_the_density_integrates_to_one_in_the_units_of_x(fitted: EnergyDensity) 
 
 
 def test_energies_gain_on_rows_that_no_fit_has_seen() -> None:
-    x, new = parabolas(3000), parabolas(4000, seed=1)
+    x, new = rings(3000), rings(4000, seed=1)
     both = EnergyDensity(iterations=300, num_energies=1, random_state=0).fit(x)
     start = EnergyDensity(iterations=0, random_state=0).fit(x)
     assert len(both.density_.energies) == 1
