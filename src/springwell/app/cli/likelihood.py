@@ -262,7 +262,7 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
         data = {name: scaled(rows.to(model.device)) for name, rows in pixels.items()}
         found = _other_method(model, command.method, found, data, score(model, known, cell, command.seed), known)
     first = found[command.images]
-    names = files[command.images] or [str(i) for i in range(len(first.score))]
+    names = list(files[command.images] or range(len(first.score)))
     order = first.score.argsort()
     error = float(first.score.std()) / math.sqrt(len(first.score)) if len(first.score) > 1 else None
     result: dict[str, Any] = {
