@@ -27,7 +27,7 @@ from springwell.energy.mixture import Mixture
 from springwell.tables.transform import Transform
 
 # Rows that mixtures are fitted to.
-MOST_ROWS = 6_000
+MOST_ROWS = 4_000
 # Rows of the shared covariance that a component's own is mixed with, in units of D + 2.
 STRENGTHS = (0.4, 3.0)
 NUM_COMPONENTS = (1, 2, 3, 5, 9, 16, 28)
