@@ -195,3 +195,42 @@ def test_two_processes_find_what_one_finds(folder, tmp_path):
         subprocess.run([*start, *command, "--out", out], cwd=tmp_path, env=environment, check=True, capture_output=True)
     one, two = (json.loads((tmp_path / out / "likelihood.json").read_text()) for out in ("one", "two"))
     assert one == two
+
+
+@pytest.mark.parametrize("method", ["typicality", "multiscale"])
+def test_score_by_other_methods_tells_noise_from_digits_and_names_files(folder, tmp_path, capsys, method):
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    images = tmp_path / "images"
+    images.mkdir()
+    for i in range(20):
+        Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(images / f"noise-{i:02d}.png")
+    out = tmp_path / method
+    words = ["--method", method, "--against", "digits@test", "--out", out, "--num", 20]
+    code, result, _ = run(capsys, "score", folder, f"folder:{images}", *words)
+    assert code == 0
+    assert result["method"] == method
+    assert all(name.startswith("noise-") for name in result["least_likely"])
+    assert 0 <= result["auroc"] <= 1
+    lines = (out / "scores.csv").read_text().splitlines()
+    assert lines[0] == f"image,{method}"
+    assert lines[1].startswith("noise-00.png,")
+    code, result, _ = run(capsys, "score", folder, f"folder:{images}", *words)
+    assert code == 2
+    assert "exists" in result["error"]
+
+
+def test_images_of_another_size_need_resize_which_warns(folder, tmp_path, capsys):
+    from PIL import Image
+
+    images = tmp_path / "large"
+    images.mkdir()
+    for i in range(3):
+        Image.fromarray(np.full((16, 16), 40 * i, dtype=np.uint8)).save(images / f"{i}.png")
+    code, result, _ = run(capsys, "score", folder, f"folder:{images}", "--out", tmp_path / "a")
+    assert code == 2
+    assert "--resize" in result["error"]
+    code, result, err = run(capsys, "score", folder, f"folder:{images}", "--resize", "--out", tmp_path / "b")
+    assert code == 0
+    assert "0.999" in err

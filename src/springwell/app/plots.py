@@ -426,3 +426,43 @@ def ticks(number: int, integer: bool = False) -> Any:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(number, integer=integer)
+
+
+def pairs(path: Path, data: np.ndarray, samples: np.ndarray, names: Sequence[str]) -> Path:
+    """Every pair of the named first columns: data below the diagonal, samples above, histograms of both on it."""
+    num = len(names)
+    figure, axes = new_figure(num, num, 1.6)
+    for i in range(num):
+        for j in range(num):
+            ax = axes[i, j]
+            ax.set_aspect("auto")
+            low, high = np.quantile(data[:, [j, i]], [0.002, 0.998], axis=0)
+            pad = 0.1 * (high - low) + 1e-9
+            ax.set_xlim(low[0] - pad[0], high[0] + pad[0])
+            if i == j:
+                edges = np.linspace(low[0] - pad[0], high[0] + pad[0], 31)
+                ax.hist(data[:, i], edges, density=True, color=_BLUE, alpha=0.5)
+                ax.hist(samples[:, i], edges, density=True, color=_RED, histtype="step")
+                ax.set_title(names[i], fontsize=_TITLE)
+                continue
+            ax.set_ylim(low[1] - pad[1], high[1] + pad[1])
+            shown, colour = (data, _BLUE) if i > j else (samples[: len(data)], _RED)
+            ax.plot(shown[:, j], shown[:, i], ".", markersize=1, color=colour)
+    return save_figure(figure, path)
+
+
+def quantiles(path: Path, data: np.ndarray, samples: np.ndarray, names: Sequence[str], most: int = 36) -> Path:
+    """Quantiles of the samples against those of the data, a panel a column; on the line where the two laws agree."""
+    shown = min(len(names), most)
+    columns = min(6, shown)
+    figure, axes = new_figure(-(-shown // columns), columns)
+    levels = np.linspace(0.005, 0.995, 199)
+    for ax in axes.flat[shown:]:
+        ax.set_axis_off()
+    for i, ax in zip(range(shown), axes.flat, strict=False):
+        a, b = np.quantile(data[:, i], levels), np.quantile(samples[:, i], levels)
+        ax.plot(a[[0, -1]], a[[0, -1]], color="0.7", linewidth=1)
+        ax.plot(a, b, ".", markersize=2, color=_BLUE)
+        ax.set_aspect("auto")
+        ax.set_title(names[i], fontsize=_TITLE)
+    return save_figure(figure, path)

@@ -48,6 +48,7 @@ class Images:
         key: Tells them from other images, for the cache; empty where they cannot be told.
         num_unreadable: How many more there would be.
         together: How many are best asked for at once.
+        names: Of their files, where they have some.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Images:
     key: str = ""
     num_unreadable: int = 0
     together: int = 1
+    names: tuple[str, ...] = ()
 
 
 def open_source(
@@ -205,4 +207,5 @@ def folder_images(
         return torch.from_numpy(np.stack(decoded))
 
     state = [str(path.resolve()), size, len(good), *files[:seen]]
-    return Images(name, len(good), shape, rows, hashlib.sha256(repr(state).encode()).hexdigest(), len(bad))
+    key = hashlib.sha256(repr(state).encode()).hexdigest()
+    return Images(name, len(good), shape, rows, key, len(bad), names=tuple(good))

@@ -27,6 +27,7 @@ from springwell.app.cli.parsing import parse_words, subcommands, with_kinds
 from springwell.app.cli.reproduce import ReproduceCommand, reproduce_command
 from springwell.app.cli.restore import RestoreCommand, restore_command
 from springwell.app.cli.sample import SampleCommand, sample_command
+from springwell.app.cli.tables import ABOUT, TableCommand
 from springwell.app.cli.train import PresetsCommand, TrainCommand, presets_command, train_command, train_options
 from springwell.app.config import did_you_mean
 from springwell.app.messages import as_options
@@ -79,9 +80,11 @@ def _presets(words: Sequence[str]) -> Any:
     if chosen not in ("-h", "--help"):
         if not chosen or chosen.startswith("-"):
             raise UserError(f"train: no preset given; choose {', '.join(PRESETS)}")
-        preset(chosen)
+        if chosen != "table":
+            preset(chosen)
     rows: dict[str, tuple[Any, str]] = {name: (TrainCommand, row.about) for name, row in TABLE.items()}
-    if chosen in rows:
+    rows["table"] = TableCommand, ABOUT
+    if chosen in TABLE:
         rows[chosen] = train_options(with_kinds(PRESETS[chosen], words)), TABLE[chosen].about
     return subcommands(rows)
 

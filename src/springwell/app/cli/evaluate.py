@@ -26,6 +26,7 @@ from springwell.app.cli.common import (
     writable,
     write_errors,
 )
+from springwell.app.cli.tables import evaluate_table
 from springwell.errors import UserError
 
 # Samples of images for the measures that a model makes of itself.
@@ -79,6 +80,10 @@ class FidCommand:
 
 
 def evaluate_command(command: EvaluateCommand, context: Context) -> dict[str, Any]:
+    from springwell.app.tables import is_table_run
+
+    if is_table_run(command.run):
+        return evaluate_table(command, context)
     out = place(command.run, command.out, "evaluation", data=command.data)
     with context.processes() as processes:
         result = measure_model(command, out, context, processes)

@@ -8,7 +8,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -20,13 +20,25 @@ from springwell.app.cli.common import (
     Folder,
     ModelName,
     Number,
+    Overwrite,
     at_least,
+    check_new,
     load_model,
     place,
     writable,
     write_errors,
 )
+from springwell.app.cli.tables import score_table
 from springwell.errors import InterruptionError, UserError
+
+if TYPE_CHECKING:
+    from springwell.evaluation.scores import Scores
+    from springwell.model import Model
+
+
+# Training images by which other methods than the density know what is usual.
+MOST_KNOWN = 2000
+RESIZED = "images are resized; sets that are resized differently are told apart by that alone, with an AUROC of up to 0.999"
 
 
 @dataclass(frozen=True)
@@ -65,12 +77,18 @@ class LikelihoodCommand:
 
 @dataclass(frozen=True)
 class ScoreCommand:
-    """Rank images by their density under a model, for finding outliers."""
+    """Rank images or the rows of a table by their density under a model, for finding outliers."""
 
     run: ModelName
     images: tyro.conf.Positional[str]
-    """A folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test."""
+    """A folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test; a table for its run."""
     data: DataSpec = None
+    method: Literal["density", "typicality", "multiscale"] = "density"
+    """What ranks. density: f. typicality: how usual f is among training data, on both sides. multiscale: how usual the norms
+    of the score over the levels are."""
+    resize: Flag = False
+    """Resize images of another size to the model's. Sets that are resized differently are told apart by that alone."""
+    overwrite: Overwrite = False
     against: str | None = None
     """Other images, likewise: how well the density tells them apart (AUROC; above 0.5 if IMAGES are the likelier)."""
     num: Number = None
@@ -182,13 +200,34 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _other_method(
+    model: Model, method: str, found: dict[str, Scores], data: dict[str, Any], known: Scores, images: Any
+) -> dict[str, Scores]:
+    """The scores of another method than the density, by what training images have."""
+    import torch
+
+    from springwell.evaluation.outliers import multiscale, score_norms, typicality
+
+    reference = known.score.cpu().numpy() if method == "typicality" else score_norms(model, images)
+    out = {}
+    for name, scores in found.items():
+        if method == "typicality":
+            values = typicality(scores.score.cpu().numpy(), reference)
+        else:
+            values = multiscale(score_norms(model, data[name]), reference)
+        out[name] = scores._replace(score=torch.from_numpy(values))
+    return out
+
+
 def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
     import numpy as np
     import torch
 
     from springwell.app.build import config_of, open_model_data
+    from springwell.app.tables import is_table_run
     from springwell.data.images import scaled
     from springwell.data.pictures import grid, save_png
+    from springwell.data.tables import write_csv
     from springwell.evaluation.points import must_dequantise
     from springwell.evaluation.scores import auroc, score
     from springwell.evaluation.sources import open_source
@@ -196,25 +235,36 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
     from springwell.store.run import read_log_z
 
     at_least(("num", command.num, 1))
+    if is_table_run(command.run):
+        return score_table(command, context)
     model = load_model(command.run, context, data=command.data)
     if len(model.event_shape) != 3:
         raise UserError(f"{command.run}: is a model of vectors {list(model.event_shape)}; score ranks images")
     if command.likelihood is not None:
         model.use_log_z(read_log_z(command.likelihood, model))
     out = place(command.run, command.out, "scores")
+    check_new(out / "scores.json", command.overwrite)
     writable(out)
     options = config_of(model).images
-    config = dataclasses.replace(options, image_size=model.event_shape[1])
+    config = dataclasses.replace(options, image_size=model.event_shape[1]) if command.resize else options
+    if command.resize:
+        context.reporter.warn(RESIZED)
     cell = open_model_data(model).cell if options.dequantise or must_dequantise(model) else 0.0
-    found, pixels = {}, {}
+    found, pixels, files = {}, {}, {}
     for name in (command.images, *([command.against] if command.against else [])):
         source = open_source(name, command.num, config, context.reporter, fewest=1)
         if tuple(source.shape) != model.event_shape:
             shapes = f"{list(source.shape)}; the model's have {list(model.event_shape)}"
-            raise UserError(f"{name}: images have shape {shapes}")
-        pixels[name] = source.rows(0, source.num)
+            raise UserError(f"{name}: images have shape {shapes}; add --resize if only their size differs")
+        pixels[name], files[name] = source.rows(0, source.num), source.names
         found[name] = score(model, scaled(pixels[name].to(model.device)), cell, command.seed)
+    if command.method != "density":
+        train = open_source(f"{config_of(model).data}@train", None, options, context.reporter, fewest=1)
+        known = scaled(train.rows(0, min(train.num, MOST_KNOWN)).to(model.device))
+        data = {name: scaled(rows.to(model.device)) for name, rows in pixels.items()}
+        found = _other_method(model, command.method, found, data, score(model, known, cell, command.seed), known)
     first = found[command.images]
+    names = list(files[command.images] or range(len(first.score)))
     order = first.score.argsort()
     error = float(first.score.std()) / math.sqrt(len(first.score)) if len(first.score) > 1 else None
     result: dict[str, Any] = {
@@ -224,7 +274,8 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
         "verdict": first.log_z and first.log_z.verdict,
         "mean": float(first.score.mean()),
         "mean_standard_error": error,
-        "least_likely": order[:10].tolist(),
+        "method": command.method,
+        "least_likely": [names[i] for i in order[:10].tolist()],
         "levels": first.levels,
         "profile": first.profile.mean(0).tolist(),
     }
@@ -242,6 +293,7 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
         }
     with write_errors(out):
         arrays: dict[str, Any] = {"score": first.score.cpu().numpy(), "profile": first.profile.cpu().numpy()}
+        write_csv(out / "scores.csv", ["image", command.method], list(zip(names, first.score.tolist(), strict=True)))
         write_atomically(out / "scores.npz", lambda file: np.savez(file, levels=np.array(first.levels), **arrays))
         ends = torch.cat([order[:16], order[-16:]])
         images = pixels[command.images][ends.cpu()].permute(0, 2, 3, 1).numpy()
@@ -251,13 +303,21 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
         kind = (
             f"log-density (log Z: {result['verdict']})" if first.log_z else f"f, the log-density up to a constant ({first.why})"
         )
-        mean = f"{result['mean']:.2f}" + ("" if error is None else f" +- {error:.2f}") + " nats"
+        if command.method != "density":
+            kind = {"typicality": "two-sided share of training images", "multiscale": "log-density of the score's norms"}[
+                command.method
+            ]
+        unit = "" if command.method == "typicality" else " nats"
+        mean = f"{result['mean']:.2f}" + ("" if error is None else f" +- {error:.2f}") + unit
         print(f"score     mean {mean}, {kind}, {result['num']} images of {command.images}")
         print(f"outliers  least likely first: {', '.join(map(str, result['least_likely']))}")
         if command.against:
             sets = f"{result['num']} images of {command.images} against {result['against_num']} of {command.against}"
-            print(f"auroc     {result['auroc']:.4f}" + (f" +- {spread:.4f}" if math.isfinite(spread) else "") + f", {sets}")
+            error_text = f" +- {spread:.4f} (DeLong)" if math.isfinite(spread) else ""
+            print(f"auroc     {result['auroc']:.4f}{error_text}, {sets}, by {command.method}")
+            if result["auroc"] < 0.5:
+                print(f"          below 0.5: {command.method} finds the images of {command.against} the more usual ones")
             best = max(range(len(by_level)), key=lambda i: by_level[i])
-            print(f"levels    AUROC by level: best {by_level[best]:.4f} at level {first.levels[best]}")
+            print(f"levels    AUROC of f by level: best {by_level[best]:.4f} at level {first.levels[best]}")
         print(f"written: {out / 'scores.json'}, {out / 'scores.npz'}, {out / 'scores.png'} (16 least, 16 most likely)")
     return {"run": command.run, "out": str(out), **result}

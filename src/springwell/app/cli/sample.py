@@ -24,6 +24,7 @@ from springwell.app.cli.common import (
     writable,
     write_errors,
 )
+from springwell.app.cli.tables import sample_table
 from springwell.errors import UserError
 
 
@@ -53,8 +54,15 @@ class SampleCommand:
 
 
 def sample_command(command: SampleCommand, context: Context) -> dict[str, Any]:
+    from springwell.app.tables import is_table_run
     from springwell.app.writing import KINDS
 
+    if is_table_run(command.run):
+        at_least(("num", command.num, 1))
+        written = sample_table(command.run, command.num, command.seed, command.out, command.overwrite)
+        if not command.common.json:
+            print(f"{written['out']}: {written['num']} rows of {command.run}, seed {command.seed}")
+        return written
     out, name = command.out, run_name(command.run)
     if out is not None and out.suffix not in KINDS:
         raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .npy, .npz, .png, .gif or a folder")

@@ -13,6 +13,7 @@ import tyro
 
 from springwell.app.cli.common import Common, Context, Flag, Folder, Processes, is_main_process
 from springwell.app.cli.evaluate import EvaluateCommand, evaluation_lines, known_evaluation, measure_model
+from springwell.app.cli.tables import TableCommand, train_table
 from springwell.app.config import KIND_FIELDS, Config, flat, with_absolute_paths
 from springwell.app.presets import TABLE, Preset
 from springwell.data.options import ImageOptions
@@ -99,7 +100,9 @@ def _cost(row: Preset) -> dict[str, Any]:
     return {"config": flat(row.config), "gradient_evaluations": evaluations, "cpu_minutes": row.minutes}
 
 
-def train_command(command: TrainCommand, context: Context) -> dict[str, Any]:
+def train_command(command: TrainCommand | TableCommand, context: Context) -> dict[str, Any]:
+    if isinstance(command, TableCommand):
+        return train_table(command, context)
     config = command.config
     config.validate()
     assert command.out is not None

@@ -1,0 +1,242 @@
+"""Tables on the command line: springwell train table, and what sample, score and evaluate do with its run."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from springwell.app.cli.common import Common, Context, Folder, Number, at_least, check_new, place, writable, write_errors
+from springwell.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from springwell.app.tables import TableModel
+
+ABOUT = "The density of any table of numbers: csv:FILE, parquet:FILE or npy:FILE."
+MOST_DRAWN = 6
+
+
+@dataclass(frozen=True)
+class TableCommand:
+    """Fit the density of a table."""
+
+    data: Annotated[str, tyro.conf.arg(metavar="TABLE")]
+    """csv:FILE, parquet:FILE or npy:FILE. A first column of text names the rows; all others must be numbers."""
+    out: Folder = None
+    """Run directory. Default: runs/NAME of the file."""
+    transform: Literal["auto", "standard", "yeo-johnson", "spline"] = "auto"
+    """How columns are transformed. auto: the one that held-out rows prefer."""
+    iterations: Number = None
+    """Updates of every energy, at most. Default: by the number of rows; 0 leaves the mixture alone."""
+    seed: int = 0
+    """Of everything random."""
+    common: Common = dataclasses.field(default_factory=Common)
+
+    def resolved(self, preset: str) -> TableCommand:
+        """The command with its run directory."""
+        name = Path(self.data.partition(":")[2] or self.data).stem
+        return dataclasses.replace(self, out=self.out or Path("runs") / name)
+
+
+def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
+    """Fits and writes the density of a table; refuses a folder that holds another run."""
+    from springwell.app.tables import DESCRIPTION, MOST_REFERENCE, TableModel, save_table
+    from springwell.data.tables import read_table
+    from springwell.sklearn import EnergyDensity
+    from springwell.tables.columns import check_finite
+
+    assert command.out is not None
+    context.set_threads()
+    at_least(("iterations", command.iterations, 0))
+    if command.out.exists() and any(command.out.iterdir()):
+        raise UserError(f"--out {command.out}: is not empty; choose another --out")
+    table = read_table(command.data)
+    check_finite(table.values, table.columns, f"data={command.data!r}")
+    if len(table.values) < 2:
+        raise UserError(f"data={command.data!r}: has 1 row; a density needs at least 2")
+    if table.values.shape[1] > len(table.values):
+        context.reporter.warn(f"{command.data}: has more columns than rows, so covariances are mostly guessed")
+    start = time.perf_counter()
+    fitted = EnergyDensity(command.iterations, command.transform, random_state=command.seed).fit(table.values)
+    for note in _named_notes(table.values, table.columns):
+        context.reporter.warn(note)
+    reference = table.values[:: -(-len(table.values) // MOST_REFERENCE)].astype(float)
+    model = TableModel(fitted.density_, table.columns, str(Path(command.data)), reference, fitted.held_out_score_)
+    with write_errors(command.out):
+        save_table(model, command.out)
+    result = {
+        "run": str(command.out),
+        "rows": len(table.values),
+        "columns": table.columns,
+        "transform": fitted.transformation_,
+        "components": len(fitted.density_.mixture.mean),
+        "energies": len(fitted.density_.energies),
+        "held_out": fitted.held_out_score_,
+        "start_held_out": fitted.start_held_out_score_,
+        "seconds": round(time.perf_counter() - start, 2),
+    }
+    if not command.common.json:
+        parts = f"{result['components']} Gaussians, {result['energies']} energies, transform {result['transform']}"
+        print(f"{command.out / DESCRIPTION}: {result['rows']} rows, {len(table.columns)} columns; {parts}")
+        if fitted.held_out_score_ is not None:
+            values = f"{fitted.held_out_score_:.3f} nats a row; the mixture alone {fitted.start_held_out_score_:.3f}"
+            print(f"held out  {values}")
+    return result
+
+
+def _named_notes(values: np.ndarray, columns: list[str]) -> list[str]:
+    from springwell.tables.columns import column_notes
+
+    return column_notes(values, columns)
+
+
+def sample_table(run: str, num: int | None, seed: int, out: Path | None, overwrite: bool) -> dict[str, Any]:
+    """Draws rows and writes them under the header of the table."""
+    import torch
+
+    from springwell.app.tables import load_table
+    from springwell.data.tables import write_csv
+
+    model, out = load_table(Path(run)), out or Path(run) / "samples.csv"
+    if out.suffix != ".csv":
+        raise UserError(f"--out {out}: samples of a table are written as .csv")
+    check_new(out, overwrite)
+    writable(out.parent)
+    rows = model.density.sample(num or 1024, torch.Generator().manual_seed(seed))
+    with write_errors(out):
+        write_csv(out, model.columns, [[f"{value:.9g}" for value in row] for row in rows.tolist()])
+    return {"run": run, "out": str(out), "seed": seed, "num": len(rows)}
+
+
+def score_table(command: Any, context: Context) -> dict[str, Any]:
+    """Ranks the rows of a table, and tells two tables apart if a second one is given."""
+    import numpy as np
+    import torch
+
+    from springwell.app.tables import load_table
+    from springwell.data.tables import write_csv
+    from springwell.evaluation.outliers import percentile
+    from springwell.evaluation.scores import auroc
+    from springwell.sklearn import spreads
+    from springwell.store.files import write_json
+
+    model = load_table(Path(command.run))
+    folder = place(command.run, command.out, "scores")
+    out = folder / "scores.csv"
+    check_new(out, command.overwrite)
+    rows, names = _rows_of(model, command.images, command.num)
+    log_density = model.density.log_prob(rows)
+    scores = _scores(model, rows, command.method, command.seed)
+    ranks = percentile(log_density, model.density.log_prob(model.reference))
+    pull = np.abs(model.density.score(rows) * spreads(model.density))
+    drivers = [" ".join(model.columns[j] for j in np.argsort(-row)[:3]) for row in pull]
+    result: dict[str, Any] = {
+        "table": command.images,
+        "num": len(rows),
+        "method": command.method,
+        "mean": float(log_density.mean()),
+        "mean_standard_error": float(log_density.std() / np.sqrt(len(rows))),
+        "least_likely": [names[i] for i in np.argsort(scores)[:10]],
+    }
+    if command.against:
+        others, _ = _rows_of(model, command.against, command.num)
+        other = _scores(model, others, command.method, command.seed)
+        area, error = auroc(torch.from_numpy(scores), torch.from_numpy(other))
+        result |= {"against": command.against, "against_num": len(others), "auroc": area, "auroc_standard_error": error}
+    writable(folder)
+    with write_errors(folder):
+        header = ["row", "log_density", "percentile", command.method, "drivers"]
+        columns = zip(names, log_density, ranks, scores, drivers, strict=True)
+        write_csv(out, header, [[n, f"{p:.6f}", f"{r:.2f}", f"{s:.6g}", d] for n, p, r, s, d in columns])
+        write_json(folder / "scores.json", result)
+    if not command.common.json:
+        mean = f"{result['mean']:.3f} +- {result['mean_standard_error']:.3f} nats a row"
+        print(f"score     mean log-density {mean}, {len(rows)} rows of {command.images}")
+        print(f"outliers  by {command.method}, first the strangest: {', '.join(result['least_likely'])}")
+        if command.against:
+            sets = f"{len(rows)} rows of {command.images} against {result['against_num']} of {command.against}"
+            print(f"auroc     {area:.4f} +- {error:.4f} (DeLong), {sets}; above 0.5 if the first are the more usual")
+        print(f"written: {out}, {folder / 'scores.json'}")
+    return {"run": command.run, "out": str(folder), **result}
+
+
+def _rows_of(model: TableModel, text: str, num: int | None) -> tuple[np.ndarray, list[str]]:
+    """Rows of the model's columns, in its order, and their names."""
+    import numpy as np
+
+    from springwell.data.tables import read_table
+    from springwell.tables.columns import check_finite
+
+    table = read_table(text)
+    values = table.values
+    if set(model.columns) <= set(table.columns):
+        values = values[:, [table.columns.index(name) for name in model.columns]]
+    elif values.shape[1] != len(model.columns):
+        missing = [name for name in model.columns if name not in table.columns]
+        count = f"has {values.shape[1]} columns, and the model's table {len(model.columns)}"
+        raise UserError(f"{text}: {count}; missing: {', '.join(missing[:8])}")
+    check_finite(values, model.columns, text)
+    return np.asarray(values[:num], dtype=float), table.rows[:num]
+
+
+def _scores(model: TableModel, rows: np.ndarray, method: str, seed: int) -> np.ndarray:
+    from springwell.evaluation.outliers import multiscale, typicality
+
+    if method == "multiscale":
+        return multiscale(model.norms(rows), model.norms(model.reference), seed)
+    f = model.density.log_prob(rows)
+    return f if method == "density" else typicality(f, model.density.log_prob(model.reference))
+
+
+def evaluate_table(command: Any, context: Context) -> dict[str, Any]:
+    """Draws the pairs of columns and the quantiles of data and samples."""
+    import numpy as np
+    import torch
+
+    from springwell.app import plots
+    from springwell.app.tables import load_table
+    from springwell.store.files import write_json
+
+    model = load_table(Path(command.run))
+    rows = _rows_of(model, command.data, None)[0] if command.data else model.reference
+    folder = place(command.run, command.out, "evaluation", data=command.data)
+    num = command.num or 2000
+    drawn = model.density.sample(num, torch.Generator().manual_seed(command.seed)).numpy()
+    distance = [_kolmogorov(a, b) for a, b in zip(rows.T, drawn.T, strict=True)]
+    log_density = model.density.log_prob(rows)
+    result = {
+        "num_rows": len(rows),
+        "num_samples": num,
+        "mean_log_density": float(log_density.mean()),
+        "held_out": model.held_out,
+        "kolmogorov": dict(zip(model.columns, distance, strict=True)),
+        "kolmogorov_95": 1.36 * float(np.sqrt(1 / len(rows) + 1 / num)),
+    }
+    writable(folder)
+    with write_errors(folder):
+        write_json(folder / "evaluation.json", result)
+        plots.pairs(folder / "pairs.png", rows[:2000], drawn, model.columns[:MOST_DRAWN])
+        plots.quantiles(folder / "quantiles.png", rows, drawn, model.columns)
+    if not command.common.json:
+        worst = int(np.argmax(distance))
+        level = f"95 % of equal laws are below {result['kolmogorov_95']:.3f}"
+        print(
+            f"ks        {distance[worst]:.3f} at most, column {model.columns[worst]}; {level}; {len(rows)} rows, {num} samples"
+        )
+        print(f"written: {folder / 'evaluation.json'}, {folder / 'pairs.png'}, {folder / 'quantiles.png'}")
+    return {"run": command.run, "out": str(folder), "evaluation": result}
+
+
+def _kolmogorov(a: np.ndarray, b: np.ndarray) -> float:
+    """The greatest distance of two empirical distribution functions."""
+    import numpy as np
+
+    at = np.concatenate([a, b])
+    shares = [np.searchsorted(np.sort(x), at, side="right") / len(x) for x in (a, b)]
+    return float(np.abs(shares[0] - shares[1]).max())

@@ -1,0 +1,77 @@
+"""A table's density on disk: table.json says what it is, table.safetensors holds the tensors. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from springwell.errors import UserError
+from springwell.store.files import read_json, write_atomically
+from springwell.tables.density import TableDensity
+from springwell.tables.transform import KINDS
+
+DESCRIPTION, TENSORS = "table.json", "table.safetensors"
+# Noise levels of the multiscale method, in units of the whitened columns.
+SIGMAS = tuple(float(s) for s in np.logspace(-1.5, 0.7, 12))
+# Training rows by which percentiles and typical values are known.
+MOST_REFERENCE = 5000
+
+
+class TableModel(NamedTuple):
+    """A density with what a command needs to know of its table.
+
+    Attributes:
+        density: The density.
+        columns: Their names.
+        data: Where the table was read from.
+        reference: Some training rows ``[N, D]``, float64.
+        held_out: Mean log-density of held-out rows, nats, or None.
+    """
+
+    density: TableDensity
+    columns: list[str]
+    data: str
+    reference: np.ndarray
+    held_out: float | None
+
+    def norms(self, x: np.ndarray) -> np.ndarray:
+        """sigma |score| ``[N, L]`` of the mixture with noise, over the levels ``SIGMAS``."""
+        u, _ = self.density.coordinates(torch.from_numpy(np.array(x, dtype=np.float64)))
+        return np.stack([(s * self.density.mixture.score(u, s).norm(dim=1)).numpy() for s in SIGMAS], 1)
+
+
+def is_table_run(run: str) -> bool:
+    """Whether a folder holds a table's density."""
+    return (Path(run) / DESCRIPTION).is_file()
+
+
+def save_table(model: TableModel, folder: Path) -> None:
+    """Writes a model, table.json last."""
+    tensors = {name: tensor.contiguous() for name, tensor in model.density.state_dict().items()}
+    tensors["reference"] = torch.from_numpy(model.reference)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / TENSORS, save(tensors))
+    about = {"columns": model.columns, "data": model.data, "held_out": model.held_out}
+    write_atomically(folder / DESCRIPTION, json.dumps({**about, "density": model.density.description()}, indent=1) + "\n")
+
+
+def load_table(folder: Path) -> TableModel:
+    """Reads what :func:`save_table` wrote. Raises UserError."""
+    about = read_json(folder / DESCRIPTION)
+    try:
+        if about["density"]["transform"] not in KINDS:
+            raise ValueError(f"transform {about['density']['transform']!r}")
+        tensors = load_file(folder / TENSORS)
+        reference = tensors.pop("reference").numpy()
+        density = TableDensity.from_description(about["density"])
+        density.load_state_dict(tensors)
+        return TableModel(density, [str(c) for c in about["columns"]], str(about["data"]), reference, about["held_out"])
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"{folder}: is not a table's density ({reason}); train it again") from None

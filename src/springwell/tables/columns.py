@@ -1,0 +1,50 @@
+"""What is worth knowing of a table's columns before its density is fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from springwell.errors import UserError
+
+# Rows that columns are looked at in.
+LOOK = 20_000
+
+
+def check_finite(x: np.ndarray, names: Sequence[str], what: str = "X") -> None:
+    """Refuses cells that are not finite, and says which is the first."""
+    for first in range(0, len(x), LOOK):
+        bad = ~np.isfinite(x[first : first + LOOK])
+        if bad.any():
+            row, column = (int(i) for i in np.argwhere(bad)[0])
+            value = x[first + row, column]
+            name = f"row {first + row}, column {names[column]!r}"
+            raise UserError(f"{what}: {name} is {value}; NaN and infinity have no density, so drop or fill such rows")
+
+
+def column_notes(x: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Lines about columns that have no density of their own: constant, equal to another, or whole numbers."""
+    rows = np.asarray(x[:LOOK], dtype=np.float64)
+    constant = [i for i in range(x.shape[1]) if (rows[:, i] == rows[0, i]).all()]
+    seen: dict[bytes, int] = {}
+    twins = []
+    for i in range(x.shape[1]):
+        first = seen.setdefault(rows[:, i].tobytes(), i)
+        if first != i and i not in constant:
+            twins.append(f"{names[i]} = {names[first]}")
+    whole = [i for i in range(x.shape[1]) if i not in constant and (rows[:, i] == np.round(rows[:, i])).all()]
+    notes = []
+    if constant:
+        notes.append(f"constant columns, whose density is that of a noise of 0.001: {_listed([names[i] for i in constant])}")
+    if twins:
+        notes.append(f"equal columns, whose joint density is that of a noise of 0.1 %: {_listed(twins)}")
+    if whole:
+        listed = _listed([names[i] for i in whole])
+        notes.append(f"columns of whole numbers, which have a probability and no density; p is that of a smooth law: {listed}")
+    return notes
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + rest

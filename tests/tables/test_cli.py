@@ -1,0 +1,155 @@
+"""Tables on the command line: what is written, what is refused, and what the numbers are."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from springwell.app.cli import main
+from springwell.app.tables import load_table
+from springwell.data.tables import read_table
+from springwell.evaluation.outliers import multiscale, percentile, typicality
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, object], str]:
+    with pytest.raises(SystemExit) as done:
+        main([*words, "--json"])
+    captured = capsys.readouterr()
+    return int(done.value.code or 0), json.loads(captured.out.splitlines()[-1]), captured.err
+
+
+def write(path: Path, rows: np.ndarray, first: int = 0) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["who", "height", "weight"])
+        writer.writerows([f"p{first + i}", *row] for i, row in enumerate(rows.tolist()))
+
+
+def people(num: int, seed: int) -> np.ndarray:
+    z = np.random.default_rng(seed).normal(size=(num, 2))
+    return np.stack([170 + 10 * z[:, 0], 70 + 8 * z[:, 0] + 6 * z[:, 1]], 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("table")
+    write(folder / "people.csv", people(300, 0))
+    write(folder / "new.csv", people(200, 1), 300)
+    words = ["train", "table", "--data", f"csv:{folder / 'people.csv'}", "--iterations", "0", "--transform", "standard"]
+    with pytest.raises(SystemExit) as done:
+        main([*words, "--out", str(folder / "run")])
+    assert done.value.code == 0
+    return folder
+
+
+def test_the_density_is_the_normal_law_of_the_table(folder: Path) -> None:
+    rows = people(200, 1)
+    z = (rows[:, 0] - 170) / 10, (rows[:, 1] - 70 - 0.8 * (rows[:, 0] - 170)) / 6
+    truth = -0.5 * (z[0] ** 2 + z[1] ** 2) - np.log(2 * np.pi * 60)
+    loss = truth - load_table(folder / "run").density.log_prob(rows)
+    # Five parameters from 300 rows cost 5 / 600 nats on average; ten times as much is allowed.
+    assert -3 * loss.std() / np.sqrt(200) < loss.mean() < 10 * 5 / 600
+
+
+def test_samples_have_the_header_of_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, result, _ = run(capsys, "sample", str(folder / "run"), "--num", "500", "--out", str(folder / "drawn.csv"))
+    drawn = read_table(str(folder / "drawn.csv"))
+    assert (code, result["num"], drawn.columns) == (0, 500, ["height", "weight"])
+    assert abs(drawn.values[:, 0].mean() - 170) < 4 * 10 * (500**-0.5 + 300**-0.5)
+
+
+def test_scores_name_rows_and_drivers_and_are_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = people(50, 3)
+    rows[7, 1] += 100
+    write(folder / "odd.csv", rows, 0)
+    words = ["score", str(folder / "run"), f"csv:{folder / 'odd.csv'}", "--out", str(folder / "scores")]
+    code, result, _ = run(capsys, *words, "--against", f"csv:{folder / 'new.csv'}")
+    assert code == 0
+    assert result["least_likely"][0] == "p7"
+    # Two samples of one law are told apart by chance alone.
+    assert abs(result["auroc"] - 0.5) < 4 * result["auroc_standard_error"]
+    with (folder / "scores" / "scores.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert lines[7]["row"] == "p7"
+    assert lines[7]["drivers"].split()[0] == "weight"
+    assert float(lines[7]["percentile"]) == 0
+    before = (folder / "scores" / "scores.csv").read_bytes()
+    code, result, _ = run(capsys, *words)
+    assert code == 2
+    assert "exists" in str(result["error"])
+    assert (folder / "scores" / "scores.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize("method", ["density", "typicality", "multiscale"])
+def test_each_method_finds_rows_far_away(folder: Path, capsys: pytest.CaptureFixture[str], method: str) -> None:
+    write(folder / "far.csv", people(100, 4) + np.array([80, 0]), 0)
+    words = ["--against", f"csv:{folder / 'far.csv'}", "--method", method, "--out", str(folder / f"far-{method}")]
+    code, result, _ = run(capsys, "score", str(folder / "run"), f"csv:{folder / 'new.csv'}", *words)
+    assert code == 0
+    assert result["auroc"] > 0.95
+
+
+def test_evaluate_draws_pairs_and_quantiles(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, result, _ = run(capsys, "evaluate", str(folder / "run"), "--out", str(folder / "evaluation"))
+    assert code == 0
+    found = result["evaluation"]
+    # The fit's own error adds about one null width.
+    assert max(found["kolmogorov"].values()) < 2 * found["kolmogorov_95"]
+    assert all((folder / "evaluation" / name).stat().st_size > 1000 for name in ("pairs.png", "quantiles.png"))
+
+
+def test_parquet_and_npy_are_the_same_table(folder: Path) -> None:
+    import pandas
+
+    rows = people(30, 5)
+    pandas.DataFrame(rows, columns=["height", "weight"]).to_parquet(folder / "t.parquet")
+    np.save(folder / "t.npy", rows)
+    assert np.array_equal(read_table(f"parquet:{folder / 't.parquet'}").values, rows)
+    assert np.array_equal(read_table(f"npy:{folder / 't.npy'}").values, rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n3,\n5,6\n", "row 1, column 'b' is nan"),
+        ("a,b\n1,2\n3,inf\n5,6\n", "row 1, column 'b' is inf"),
+        ("a,b\n1,2\n3,red\n", "column 'b' is text ('red' in row 1)"),
+        ("a,b\n1,2\n", "has 1 row"),
+        ("a,b\n", "no rows"),
+        ("a,b\n1,2\n3\n", "row 1 has 1 cells"),
+    ],
+)
+def test_bad_tables_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "bad.csv").write_text(text)
+    code, result, err = run(capsys, "train", "table", "--data", f"csv:{tmp_path / 'bad.csv'}", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert message in str(result["error"])
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_number_of_columns_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "one.csv").write_text("height\n170\n180\n")
+    code, result, _ = run(capsys, "score", str(folder / "run"), f"csv:{folder / 'one.csv'}", "--out", str(folder / "one"))
+    assert code == 2
+    assert "missing: weight" in str(result["error"])
+
+
+def test_typicality_is_two_sided_and_uniform_on_the_reference() -> None:
+    reference = np.arange(1000.0)
+    assert typicality(np.array([-1.0, 499.5, 2000.0]), reference).tolist() == [0.0, 1.0, 0.0]
+    assert abs(typicality(reference, reference).mean() - 0.5) < 0.01
+    assert percentile(np.array([250.0]), reference)[0] == 25
+
+
+def test_multiscale_prefers_the_scores_of_the_reference() -> None:
+    rng = np.random.default_rng(0)
+    reference, same, smaller = (np.exp(rng.normal(size=(400, 5)) - shift) for shift in (0.0, 0.0, 4.0))
+    usual, odd = multiscale(same, reference), multiscale(smaller, reference)
+    assert np.median(usual) > np.quantile(odd, 0.99)

@@ -1,0 +1,146 @@
+"""The estimator: scikit-learn's own suite, integrals and closed forms of known densities, honest outliers, bad input."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas
+import pytest
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from springwell.sklearn import EnergyDensity
+
+
+def ring(num: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    angle, radius = rng.uniform(0, 2 * np.pi, num), 2 + 0.3 * rng.normal(size=num)
+    return np.stack([radius * np.cos(angle), 5 + 10 * radius * np.sin(angle)], 1)
+
+
+def rings(num: int, seed: int = 0) -> np.ndarray:
+    """Four independent rings: eight Gaussians make one, so that four of them need thousands."""
+    return np.concatenate([ring(num, 10 * seed + i) for i in range(4)], 1)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> EnergyDensity:
+    return EnergyDensity(iterations=300, num_energies=1, random_state=0).fit(ring(3000))
+
+
+def test_scikit_learns_own_checks() -> None:
+    check_estimator(EnergyDensity(iterations=5, num_energies=1, transformation="standard", random_state=0))
+
+
+def test_the_density_integrates_to_one_in_the_units_of_x(fitted: EnergyDensity) -> None:
+    x, y = np.linspace(-8, 8, 401), np.linspace(-75, 85, 401)
+    grid = np.stack(np.meshgrid(x, y), -1).reshape(-1, 2)
+    total = np.exp(fitted.score_samples(grid)).sum() * (x[1] - x[0]) * (y[1] - y[0])
+    # The error is that of the rule at the spline's kinks and of the mass outside.
+    assert abs(total - 1) < 5e-3
+
+
+def test_energies_gain_on_rows_that_no_fit_has_seen() -> None:
+    x, new = rings(3000), rings(4000, seed=1)
+    both = EnergyDensity(iterations=300, num_energies=1, random_state=0).fit(x)
+    start = EnergyDensity(iterations=0, random_state=0).fit(x)
+    assert len(both.density_.energies) == 1
+    gain = both.score_samples(new) - start.score_samples(new)
+    assert gain.mean() > 3 * gain.std() / np.sqrt(len(gain))
+
+
+def test_a_normal_law_is_found_within_its_statistical_error() -> None:
+    rng = np.random.default_rng(0)
+    root = np.array([[2.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.0, 3.0, 10.0]])
+    x, new = rng.normal(size=(2000, 3)) @ root.T, rng.normal(size=(4000, 3)) @ root.T
+    z = np.linalg.solve(root, new.T).T
+    truth = -0.5 * (z**2).sum(1) - 1.5 * np.log(2 * np.pi) - np.log(abs(np.linalg.det(root)))
+    loss = truth - EnergyDensity(random_state=0).fit(x).score_samples(new)
+    # KL of a fitted normal law is (number of parameters) / 2N = 9 / 4000 nats on average; ten times as much is allowed.
+    error = loss.std() / np.sqrt(len(loss))
+    assert -3 * error < loss.mean() < 10 * 9 / 4000 + 3 * error
+
+
+def test_samples_have_the_moments_and_the_log_density_of_the_data(fitted: EnergyDensity) -> None:
+    x, drawn = ring(4000, seed=2), fitted.sample(4000, random_state=1)
+    for column in range(2):
+        error = np.sqrt(2 * x[:, column].var() / 4000)
+        assert abs(x[:, column].mean() - drawn[:, column].mean()) < 5 * error
+    # E log p of exact draws is minus the entropy; that of the data is less by KL, which is small here.
+    a, b = fitted.score_samples(x), fitted.score_samples(drawn)
+    assert abs(a.mean() - b.mean()) < 0.1 + 4 * np.sqrt((a.var() + b.var()) / 4000)
+
+
+def test_given_columns_are_kept_and_the_others_follow_the_conditional() -> None:
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=3000)
+    frame = pandas.DataFrame({"a": a, "b": 3 * a + rng.normal(size=3000), "c": rng.normal(size=3000)})
+    density = EnergyDensity(iterations=0, transformation="standard", random_state=0).fit(frame)
+    drawn = density.sample(2000, given={"b": 2.0})
+    assert (drawn[:, 1] == 2.0).all()
+    # a given b is N(3 b / 10, 1 / 10); the fit's own error is about 1 / sqrt(3000) of the width.
+    assert abs(drawn[:, 0].mean() - 0.6) < 4 * np.sqrt(0.1) * (2000**-0.5 + 3000**-0.5)
+    assert abs(drawn[:, 0].std() - np.sqrt(0.1)) < 0.05
+
+
+def test_predict_calls_the_share_of_contamination_outliers(fitted: EnergyDensity) -> None:
+    x = ring(3000)
+    assert abs((fitted.predict(x) == -1).mean() - 0.1) < 0.01
+    assert (fitted.predict(np.array([[0.0, 5.0], [30.0, 5.0], [2.0, 5.0]])) == [-1, -1, 1]).all()
+
+
+def test_pickle_pipeline_and_grid_search() -> None:
+    x = ring(300)
+    search = GridSearchCV(EnergyDensity(random_state=0, iterations=0), {"transformation": ["standard", "spline"]}, cv=2).fit(x)
+    assert search.best_estimator_.transformation_ == search.best_params_["transformation"]
+    pipeline = make_pipeline(StandardScaler(), EnergyDensity(iterations=0, random_state=0)).fit(x)
+    again = pickle.loads(pickle.dumps(pipeline))
+    assert np.array_equal(again.score_samples(x), pipeline.score_samples(x))
+
+
+def test_heavy_tails_choose_a_transform_and_gain_by_it() -> None:
+    rng = np.random.default_rng(0)
+    x, new = rng.normal(size=(800, 2)) ** 3, rng.normal(size=(2000, 2)) ** 3
+    auto = EnergyDensity(iterations=0, random_state=0).fit(x)
+    plain = EnergyDensity(iterations=0, transformation="standard", random_state=0).fit(x)
+    assert auto.transformation_ == "spline"
+    gain = auto.score_samples(new) - plain.score_samples(new)
+    assert gain.mean() > 2 * gain.std() / np.sqrt(len(gain))
+
+
+def test_bad_input_is_named() -> None:
+    x = ring(50)
+    bad = x.copy()
+    bad[7, 1] = np.nan
+    with pytest.raises(ValueError, match="row 7, column '1' is nan"):
+        EnergyDensity().fit(bad)
+    with pytest.raises(NotFittedError):
+        EnergyDensity().score_samples(x)
+    with pytest.raises(ValueError, match="features"):
+        EnergyDensity(iterations=0).fit(x).score_samples(x[:, :1])
+    with pytest.raises(ValueError, match="minimum of 2"):
+        EnergyDensity().fit(x[:1])
+    with pytest.raises(ValueError, match="no column 'z'"):
+        EnergyDensity(iterations=0).fit(pandas.DataFrame(x, columns=["a", "b"])).sample(1, given={"z": 1})
+
+
+def test_constant_equal_and_whole_columns_are_reported_and_fitted() -> None:
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=100)
+    frame = pandas.DataFrame({"a": a, "twin": a, "five": 5.0, "count": rng.poisson(4, 100)})
+    density = EnergyDensity(iterations=0, random_state=0).fit(frame)
+    assert [note.split(",")[0] for note in density.notes_] == ["constant columns", "equal columns", "columns of whole numbers"]
+    assert np.isfinite(density.score_samples(frame)).all()
+    changed = frame.copy()
+    changed["five"] = 6.0
+    assert (density.predict(changed) == -1).all()
+
+
+def test_more_columns_than_rows() -> None:
+    x = np.random.default_rng(0).normal(size=(25, 40))
+    density = EnergyDensity(random_state=0).fit(x)
+    assert np.isfinite(density.score(np.random.default_rng(1).normal(size=(50, 40))))
