@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from springwell.energy.prior import Prior
-from springwell.energy.residual import ResidualEnergy
+from springwell.energy.residual import LevelEnergy, ResidualEnergy
 from springwell.likelihood.annealed import estimate
-from springwell.likelihood.diffusion import denoising_walk, noising_walk
+from springwell.likelihood.diffusion import NoisePath, denoising_walk, noising_walk
 from springwell.noise import Noise
+from springwell.schedule import NoiseSchedule
 
 
 class Nothing(nn.Module):
@@ -58,6 +59,22 @@ def test_estimates_of_z_and_of_its_inverse_are_unbiased(n: int, smc: bool) -> No
     for ratio in ((there.log_ratio - log_z).exp(), (back.log_ratio + log_z).exp()):
         assert float(ratio.std()) > 0.02
         assert abs(float(ratio.mean()) - 1) < 4.5 * float(ratio.std()) / math.sqrt(num)
+
+
+def test_draws_of_systems_follow_the_energy_where_single_chains_do_not() -> None:
+    """Levels that disagree lead plain denoising astray; a chain drawn by its weight from many has the energy's variance."""
+    schedule = NoiseSchedule.log_snr(8, 6.0, -3.2)
+    low = float(schedule.sigma_cum[0] / schedule.a_cum[0])
+    energy, std, _ = wrong_gaussian(low)
+    path, num, wanted = NoisePath(LevelEnergy(energy, schedule), schedule), 4000, (std * float(schedule.a_cum[0])) ** 2
+    found = {}
+    for n in (1, 64):
+        resample = Noise(1, torch.arange(num), dtype=torch.float64)
+        square = path.draw(16, Noise(0, torch.arange(num * n)), resample).square()
+        assert square.shape == (num, 3)
+        found[n] = (float(square.mean()) - wanted) / (float(square.std()) / math.sqrt(square.numel()))
+    assert abs(found[1]) > 15
+    assert abs(found[64]) < 4.5
 
 
 def ladder(num: int, low: float = 0.05, high: float = 5.0) -> Tensor:

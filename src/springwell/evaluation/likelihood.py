@@ -2,7 +2,8 @@
 
 Draws of exp f(scale_0 x, 0) come from chains that do not know of each other:
 
-    noise            progressive sampling (Alg. 2), then HMC steps at the last density
+    noise            progressive sampling (Alg. 2), then HMC steps at the last density; energies that know their noise walk
+                     down it instead, in systems of which one chain is drawn by its weight
     held-out data    test images after the initial noise, then as many HMC steps
 
 Neither is an exact draw. After enough steps both would be, and then their mean f would rest; it is reported before and after,
@@ -118,8 +119,7 @@ def measure(
         raise UserError(f"burn {burn}, num {num}: needs burn >= 0 and at least 2 data points")
     points = evaluation_points(model, data, num, split, settings.seed)
     path = density_path(model)
-    levels = level_path(model.energy_function, model.schedule, model.event_shape)
-    sources, described = draw_sources(model, data, levels, settings, burn, parts, reporter)
+    sources, described = draw_sources(model, data, path, settings, burn, parts, reporter)
     doubts = [] if burn else ["chains from noise and from held-out data made no steps, so nothing shows that they are draws"]
     for name, s in described.items():
         if abs(s["drift"]) > LIKELY * s["drift_standard_error"]:
@@ -165,23 +165,38 @@ def _figures(model: Model, points: Points, found: Bracket) -> dict[str, Any]:
 
 
 def draw_sources(
-    model: Model, held_out: Measurable, path: Path, settings: Settings, burn: int, parts: Parts, reporter: Reporter
+    model: Model,
+    held_out: Measurable,
+    path: Path | NoisePath,
+    settings: Settings,
+    burn: int,
+    parts: Parts,
+    reporter: Reporter,
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     """Draws ``[R n, ...]`` of the last density from noise and from held-out data, and what is to be said of them."""
+    levels = level_path(model.energy_function, model.schedule, model.event_shape)
     # Along the noise a draw serves a whole system.
-    num = 2 * settings.systems if isinstance(model.energy_function, LevelEnergy) else settings.num
+    num = 2 * settings.systems if isinstance(path, NoisePath) else settings.num
     _, data = noisy_data(model, held_out, num, "test", settings.seed, Stream.POINTS + 1)
     # Fewer test images than chains: several chains begin at the same one, with noise of their own.
     data = data[torch.arange(num, device=data.device) % len(data)]
 
     def from_noise(index: Tensor) -> Tensor:
+        if isinstance(path, NoisePath):
+            chains = (index[:, None] * settings.chains + torch.arange(settings.chains, device=index.device)).flatten()
+            noises = [
+                Noise(settings.seed, rows, Stream.SOURCES + 9 + i, dtype=dtype)
+                for i, (rows, dtype) in enumerate(((chains, data.dtype), (index, torch.float64)))
+            ]
+            return path.draw(2 * model.schedule.num_levels, *noises)
         for _, x, _ in model.trajectory(index, settings.seed + 1):  # noqa: B007
             pass
         return x
 
-    (step,) = parts.run("burn-step", [lambda: {"step_size": _tuned(path, data[:_TUNING_CHAINS], settings)}], data.device)
+    (step,) = parts.run("burn-step", [lambda: {"step_size": _tuned(levels, data[:_TUNING_CHAINS], settings)}], data.device)
     starts: dict[str, Callable[[Tensor], Tensor]] = {"noise": from_noise, "held-out data": lambda index: data[index]}
-    batches = torch.arange(num, device=data.device).split(settings.batch)
+    together = max(1, settings.batch // settings.chains) if isinstance(path, NoisePath) else settings.batch
+    batches = torch.arange(num, device=data.device).split(together)
     sources: dict[str, Tensor] = {}
     described: dict[str, dict[str, Any]] = {}
     for i, (name, start) in enumerate(starts.items()):
@@ -189,7 +204,7 @@ def draw_sources(
         def compute(index: Tensor, stream: int, start: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
             first = start(index)
             noise = Noise(settings.seed, index, Stream.SOURCES + stream)
-            density = path.at(path.length, len(index))
+            density = levels.at(levels.length, len(index))
             xs, acceptance = [first], torch.ones(len(index), device=first.device)
             for steps in (burn // 2, burn - burn // 2):
                 x, accepted = xs[-1], torch.zeros(len(index), device=first.device)

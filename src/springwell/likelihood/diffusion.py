@@ -219,6 +219,20 @@ class NoisePath:
         """sigma_0 ... sigma_K, K = ``num``, in equal ratios."""
         return torch.logspace(math.log10(self.low), math.log10(self.high), num + 1, dtype=torch.float64)
 
+    def draw(self, num_densities: int, noise: Noise, resample: Noise) -> Tensor:
+        """One draw of x_0 ``[R, ...]`` from each of R systems that denoise with K = ``num_densities`` steps, by their weights.
+
+        Args:
+            num_densities: K.
+            noise: For R n chains.
+            resample: Randomness of R systems, float64.
+        """
+        num = len(resample)
+        found, y = denoising_walk(self.energy, self.sigmas(num_densities), noise, num, resample)
+        cumulative = found.log_weight.softmax(-1).cumsum(-1)
+        chosen = torch.searchsorted(cumulative, resample.uniform(1) * cumulative[:, -1:]).clamp(max=cumulative.shape[1] - 1)
+        return self.shrink * y.view(num, -1, *self.event_shape)[torch.arange(num, device=y.device), chosen[:, 0]]
+
     def walk(self, plan: Plan, num_densities: int, walkers: Walkers, backwards: bool, watch: Callable[[], None]) -> Walk:
         """Denoises from the prior, or noises from draws of x_0, with K = ``num_densities`` steps."""
         sigma = self.sigmas(num_densities)
