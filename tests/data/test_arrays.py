@@ -96,5 +96,5 @@ class Endless(torch.utils.data.IterableDataset):
 def test_datasets_that_cannot_be_stacked():
     with pytest.raises(UserError, match="its rows cannot be stacked"):
         array_source(Ragged())
-    with pytest.raises(UserError, match="data: is a Endless"):
+    with pytest.raises(UserError, match="data: is an Endless"):
         array_source(Endless())
