@@ -112,8 +112,7 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
         The columns of the largest absolute values are those that make a row likely or unlikely.
         """
         check_is_fitted(self)
-        X = self._validated(X, reset=False)
-        return self.density_.score(X) * spreads(self.density_)
+        return self.density_.drivers(self._validated(X, reset=False))
 
     def sample(
         self,
@@ -161,13 +160,6 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
             raise ValueError(f"transformation={self.transformation!r}: must be one of auto, {', '.join(KINDS)}")
         if not 0 < self.contamination < 1:
             raise ValueError(f"contamination={self.contamination!r}: must be between 0 and 1")
-
-
-def spreads(density: TableDensity) -> np.ndarray:
-    """Half the distance ``[D]`` of the values at z = -1 and z = 1 of every column: its standard deviation, if it is normal."""
-    transform = density.coordinates.transform
-    one = torch.ones(1, density.dim, dtype=torch.float64)
-    return (0.5 * (transform.inverse(one) - transform.inverse(-one)))[0].numpy()
 
 
 def known_columns(given: Mapping[Any, float], names: list[str]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -151,5 +151,5 @@ def test_typicality_is_two_sided_and_uniform_on_the_reference() -> None:
 def test_multiscale_prefers_the_scores_of_the_reference() -> None:
     rng = np.random.default_rng(0)
     reference, same, smaller = (np.exp(rng.normal(size=(400, 5)) - shift) for shift in (0.0, 0.0, 4.0))
-    usual, odd = multiscale(same, reference), multiscale(smaller, reference)
+    usual, odd = map(multiscale(reference), (same, smaller))
     assert np.median(usual) > np.quantile(odd, 0.99)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from springwell.errors import UserError
-from springwell.store.files import read_json, write_atomically
+from springwell.store.files import read_json, write_atomically, write_json
 from springwell.tables.density import TableDensity
 from springwell.tables.transform import KINDS
 
@@ -58,7 +57,7 @@ def save_table(model: TableModel, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / TENSORS, save(tensors))
     about = {"columns": model.columns, "data": model.data, "held_out": model.held_out}
-    write_atomically(folder / DESCRIPTION, json.dumps({**about, "density": model.density.description()}, indent=1) + "\n")
+    write_json(folder / DESCRIPTION, {**about, "density": model.density.description()})
 
 
 def load_table(folder: Path) -> TableModel:

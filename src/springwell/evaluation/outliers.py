@@ -15,7 +15,8 @@ References:
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -42,17 +43,42 @@ def percentile(f: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return 100 * np.searchsorted(np.sort(reference), f, side="left") / len(reference)
 
 
-def multiscale(norms: np.ndarray, reference: np.ndarray, seed: int = 0) -> np.ndarray:
-    """``[N]``: log-density of log norms ``[N, L]`` under a mixture fitted to the reference's, its size chosen by BIC."""
+def multiscale(reference: np.ndarray, seed: int = 0) -> Callable[[np.ndarray], np.ndarray]:
+    """The log-density ``[N]`` of log norms ``[N, L]`` under a mixture fitted to the reference's, its size chosen by BIC."""
     from sklearn.mixture import GaussianMixture
 
-    known, new = np.log(reference + 1e-12), np.log(norms + 1e-12)
+    known = np.log(reference + 1e-12)
     centre, width = known.mean(0), known.std(0) + 1e-9
-    known, new = (known - centre) / width, (new - centre) / width
+    known = (known - centre) / width
     sizes = [k for k in NUM_COMPONENTS if 10 * k <= len(known)] or [1]
     fitted = [GaussianMixture(k, reg_covar=1e-4, random_state=seed).fit(known) for k in sizes]
-    scores: np.ndarray = min(fitted, key=lambda mixture: mixture.bic(known)).score_samples(new)
-    return scores
+    best = min(fitted, key=lambda mixture: mixture.bic(known))
+    return lambda norms: best.score_samples((np.log(norms + 1e-12) - centre) / width)
+
+
+def ranking(
+    method: Method,
+    reference: Any,
+    log_density: Callable[[Any], np.ndarray],
+    norms: Callable[[Any], np.ndarray],
+    seed: int = 0,
+) -> Callable[[Any], np.ndarray]:
+    """What a method says of samples, larger for those like the reference.
+
+    Args:
+        method: The method.
+        reference: Training samples.
+        log_density: f ``[N]`` of samples.
+        norms: sigma |score| ``[N, L]`` of samples.
+        seed: Of the mixture.
+    """
+    if method == "density":
+        return log_density
+    if method == "typicality":
+        known = log_density(reference)
+        return lambda x: typicality(log_density(x), known)
+    usual = multiscale(norms(reference), seed)
+    return lambda x: usual(norms(x))
 
 
 def score_norms(model: Model, x: Tensor) -> np.ndarray:

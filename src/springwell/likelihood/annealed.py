@@ -290,14 +290,22 @@ def effective_share(log_w: Tensor) -> Tensor:
     return (2 * log_w.logsumexp(-1) - (2 * log_w).logsumexp(-1)).exp() / log_w.shape[-1]
 
 
-def resampled(log_w: Tensor, noise: Noise, below: float) -> tuple[Tensor, Tensor]:
-    """Which chain continues in the place of each ``[R n]``, and which systems were resampled ``[R]``; systematic resampling."""
-    num_systems, n = log_w.shape
-    due = effective_share(log_w) < below
-    place = (torch.arange(n, device=log_w.device) + noise.uniform()[:, None]) / n
+def picked(log_w: Tensor, place: Tensor) -> Tensor:
+    """The chains ``[R, m]`` at places in (0, 1) ``[R, m]`` of the distribution functions of weights ``[R, n]``."""
     cumulative = torch.softmax(log_w, -1).cumsum(-1)
-    chosen = torch.searchsorted(cumulative, place * cumulative[:, -1:]).clamp(max=n - 1)
-    chosen = torch.where(due[:, None], chosen, torch.arange(n, device=log_w.device))
+    return torch.searchsorted(cumulative, place * cumulative[:, -1:]).clamp(max=log_w.shape[1] - 1)
+
+
+def resampled(log_w: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+    """Which chain continues in the place of each ``[R n]``, and which systems were resampled ``[R]``.
+
+    Args:
+        log_w: ``[R, n]``.
+        place: Where the survivors are picked ``[R, n]``, in (0, 1).
+    """
+    num_systems, n = log_w.shape
+    due = effective_share(log_w) < RESAMPLE_BELOW
+    chosen = torch.where(due[:, None], picked(log_w, place), torch.arange(n, device=log_w.device))
     return (chosen + n * torch.arange(num_systems, device=log_w.device)[:, None]).flatten(), due
 
 
@@ -383,7 +391,10 @@ class _Systems:
         """Resamples where that is due, and makes a transition at the present density."""
         if self.resample is not None:
             self.least = torch.minimum(self.least, effective_share(self.log_w))
-            index, due = resampled(self.log_w, self.resample, RESAMPLE_BELOW)
+            # Systematic: one uniform a system, and equal distances.
+            n = self.shape[1]
+            place = (torch.arange(n, device=self.log_w.device) + self.resample.uniform()[:, None]) / n
+            index, due = resampled(self.log_w, place)
             self.log_z = self.log_z + torch.where(due, log_mean(self.log_w), 0.0)
             self.log_w = torch.where(due[:, None], 0.0, self.log_w)
             self.state = State(*[_required(value)[index] for value in self.state])

@@ -47,7 +47,7 @@ import torch
 from torch import Tensor
 
 from springwell.energy.residual import LevelEnergy, ResidualEnergy
-from springwell.likelihood.annealed import RESAMPLE_BELOW, Plan, Walk, Walkers, effective_share, log_mean
+from springwell.likelihood.annealed import Plan, Walk, Walkers, effective_share, log_mean, picked, resampled
 from springwell.noise import Noise
 from springwell.normalised import derivatives
 from springwell.schedule import NoiseSchedule
@@ -130,7 +130,10 @@ def denoising_walk(
         log_w = log_w + (r.f.double() - here).view(log_w.shape)
         if resample is not None:
             least = torch.minimum(least, effective_share(log_w))
-            index, due = _chosen(log_w, resample, kept is not None)
+            # Places are independent, so that a system with a chain that has to stay is resampled as one without.
+            index, due = resampled(log_w, resample.uniform(log_w.shape[1]))
+            if kept is not None:
+                index.view(log_w.shape)[:, 0] = log_w.shape[1] * torch.arange(num_systems, device=y.device)
             log_z = log_z + torch.where(due, log_mean(log_w), 0.0)
             log_w = torch.where(due[:, None], 0.0, log_w)
             y, r = y[index], Reversal(*[value[index] for value in r])
@@ -166,21 +169,6 @@ def noising_walk(
         path.append(path[-1] + math.sqrt(upper**2 - lower**2) * noise.normal(*energy.event_shape)[::n])
     found, _ = denoising_walk(energy, sigma, noise, len(y), resample, torch.stack(path), watch)
     return found._replace(log_ratio=-found.log_ratio, log_weight=-found.log_weight, partial=-found.partial)
-
-
-def _chosen(log_w: Tensor, noise: Noise, first_stays: bool) -> tuple[Tensor, Tensor]:
-    """Which chain continues in the place of each ``[R n]``, and which systems were resampled ``[R]``.
-
-    Places are filled independently of each other, so that a system with a chain that has to stay is resampled as one without.
-    """
-    num_systems, n = log_w.shape
-    due = effective_share(log_w) < RESAMPLE_BELOW
-    cumulative = torch.softmax(log_w, -1).cumsum(-1)
-    chosen = torch.searchsorted(cumulative, noise.uniform(n) * cumulative[:, -1:]).clamp(max=n - 1)
-    if first_stays:
-        chosen[:, 0] = 0
-    chosen = torch.where(due[:, None], chosen, torch.arange(n, device=log_w.device))
-    return (chosen + n * torch.arange(num_systems, device=log_w.device)[:, None]).flatten(), due
 
 
 class NoisePath:
@@ -229,9 +217,8 @@ class NoisePath:
         """
         num = len(resample)
         found, y = denoising_walk(self.energy, self.sigmas(num_densities), noise, num, resample)
-        cumulative = found.log_weight.softmax(-1).cumsum(-1)
-        chosen = torch.searchsorted(cumulative, resample.uniform(1) * cumulative[:, -1:]).clamp(max=cumulative.shape[1] - 1)
-        return self.shrink * y.view(num, -1, *self.event_shape)[torch.arange(num, device=y.device), chosen[:, 0]]
+        chosen = picked(found.log_weight, resample.uniform(1))[:, 0]
+        return self.shrink * y.view(num, -1, *self.event_shape)[torch.arange(num, device=y.device), chosen]
 
     def walk(self, plan: Plan, num_densities: int, walkers: Walkers, backwards: bool, watch: Callable[[], None]) -> Walk:
         """Denoises from the prior, or noises from draws of x_0, with K = ``num_densities`` steps."""

@@ -88,6 +88,12 @@ class TableDensity(nn.Module):
             parts.append(gradient.numpy())
         return np.concatenate(parts)
 
+    def drivers(self, x: np.ndarray) -> np.ndarray:
+        """The score ``[N, D]`` in units of each column's spread: half the distance of its values at z = -1 and z = 1."""
+        one = torch.ones(1, self.dim, dtype=torch.float64)
+        inverse = self.coordinates.transform.inverse
+        return self.score(x) * (0.5 * (inverse(one) - inverse(-one)))[0].numpy()
+
     @torch.no_grad()
     def sample(self, num: int, generator: Generator) -> Tensor:
         """``[num, D]`` exact draws, float64."""

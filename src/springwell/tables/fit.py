@@ -22,6 +22,7 @@ from springwell.energy.columns import ColumnEnergy, ColumnNetwork
 from springwell.tables.density import TableDensity
 from springwell.tables.start import MOST_ROWS, Coordinates, Start, fit_start, stacked
 from springwell.tables.transform import KINDS
+from springwell.training.ema import update_ema
 
 # The fewest rows of which some are held out.
 FEWEST = 40
@@ -29,6 +30,7 @@ MOST_HELD_OUT = 4000
 # Numbers that are transformed once and kept; beyond them every batch is transformed anew.
 KEPT = 1 << 25
 BATCH = 256
+EMA = 0.99
 
 
 class Recipe(NamedTuple):
@@ -192,9 +194,8 @@ def train_energy(
             loss.backward()
             nn.utils.clip_grad_norm_(energy.parameters(), 5.0)
             optimiser.step()
+            update_ema(average, energy, EMA, i - 1)
             with torch.no_grad():
-                for mean, new in zip(average.parameters(), energy.parameters(), strict=True):
-                    mean.lerp_(new, 1 - min(0.99, i / (i + 9)))
                 if (i + 1) % every == 0 and (value := float(average(held_out).mean())) > best_value:
                     best, best_value, best_at = copy.deepcopy(average), value, i + 1
             watch(1)

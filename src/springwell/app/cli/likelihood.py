@@ -6,7 +6,9 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,12 +34,17 @@ from springwell.app.cli.tables import score_table
 from springwell.errors import InterruptionError, UserError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from springwell.evaluation.outliers import Method
     from springwell.evaluation.scores import Scores
     from springwell.model import Model
 
 
 # Training images by which other methods than the density know what is usual.
 MOST_KNOWN = 2000
+KNOWN = "the training images"
 RESIZED = "images are resized; sets that are resized differently are told apart by that alone, with an AUROC of up to 0.999"
 
 
@@ -200,23 +207,43 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _other_method(
-    model: Model, method: str, found: dict[str, Scores], data: dict[str, Any], known: Scores, images: Any
+def _ranked(
+    model: Model, method: Method, found: dict[str, Scores], images: dict[str, Tensor], known: Callable[[], Scores]
 ) -> dict[str, Scores]:
-    """The scores of another method than the density, by what training images have."""
+    """The scores of a method; ``images`` has those of ``found`` and, under KNOWN, training images of density ``known``."""
     import torch
 
-    from springwell.evaluation.outliers import multiscale, score_norms, typicality
+    from springwell.evaluation.outliers import ranking, score_norms
 
-    reference = known.score.cpu().numpy() if method == "typicality" else score_norms(model, images)
-    out = {}
-    for name, scores in found.items():
-        if method == "typicality":
-            values = typicality(scores.score.cpu().numpy(), reference)
-        else:
-            values = multiscale(score_norms(model, data[name]), reference)
-        out[name] = scores._replace(score=torch.from_numpy(values))
-    return out
+    def log_density(name: str) -> np.ndarray:
+        out: np.ndarray = (known() if name == KNOWN else found[name]).score.cpu().numpy()
+        return out
+
+    rank = ranking(method, KNOWN, log_density, lambda name: score_norms(model, images[name]))
+    return {name: scores._replace(score=torch.from_numpy(rank(name))) for name, scores in found.items()}
+
+
+def _score_lines(r: dict[str, Any], scores: Scores) -> list[str]:
+    """What the command prints of scores.json."""
+    method = r["method"]
+    density = f"log-density (log Z: {r['verdict']})" if scores.log_z else f"f, the log-density up to a constant ({scores.why})"
+    kinds = {"typicality": "two-sided share of training images", "multiscale": "log-density of the score's norms"}
+    error = "" if r["mean_standard_error"] is None else f" +- {r['mean_standard_error']:.2f}"
+    mean = f"{r['mean']:.2f}{error}{'' if method == 'typicality' else ' nats'}"
+    lines = [
+        f"score     mean {mean}, {kinds.get(method, density)}, {r['num']} images of {r['images']}",
+        f"outliers  least likely first: {', '.join(map(str, r['least_likely']))}",
+    ]
+    if "against" in r:
+        sets = f"{r['num']} images of {r['images']} against {r['against_num']} of {r['against']}"
+        spread, by_level = r["auroc_standard_error"], r["auroc_levels"]
+        error = "" if spread is None else f" +- {spread:.4f} (DeLong)"
+        lines.append(f"auroc     {r['auroc']:.4f}{error}, {sets}, by {method}")
+        if r["auroc"] < 0.5:
+            lines.append(f"          below 0.5: {method} finds the images of {r['against']} the more usual ones")
+        best = max(range(len(by_level)), key=lambda i: by_level[i])
+        lines.append(f"levels    AUROC of f by level: best {by_level[best]:.4f} at level {r['levels'][best]}")
+    return lines
 
 
 def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
@@ -260,9 +287,10 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
         found[name] = score(model, scaled(pixels[name].to(model.device)), cell, command.seed)
     if command.method != "density":
         train = open_source(f"{config_of(model).data}@train", None, options, context.reporter, fewest=1)
-        known = scaled(train.rows(0, min(train.num, MOST_KNOWN)).to(model.device))
-        data = {name: scaled(rows.to(model.device)) for name, rows in pixels.items()}
-        found = _other_method(model, command.method, found, data, score(model, known, cell, command.seed), known)
+        shown = {**pixels, KNOWN: train.rows(0, min(train.num, MOST_KNOWN))}
+        images = {name: scaled(rows.to(model.device)) for name, rows in shown.items()}
+        known = partial(score, model, images[KNOWN], cell, command.seed)
+        found = _ranked(model, command.method, found, images, known)
     first = found[command.images]
     names = list(files[command.images] or range(len(first.score)))
     order = first.score.argsort()
@@ -296,28 +324,10 @@ def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
         write_csv(out / "scores.csv", ["image", command.method], list(zip(names, first.score.tolist(), strict=True)))
         write_atomically(out / "scores.npz", lambda file: np.savez(file, levels=np.array(first.levels), **arrays))
         ends = torch.cat([order[:16], order[-16:]])
-        images = pixels[command.images][ends.cpu()].permute(0, 2, 3, 1).numpy()
-        save_png(grid(images, min(16, len(images))), out / "scores.png")
+        ranked = pixels[command.images][ends.cpu()].permute(0, 2, 3, 1).numpy()
+        save_png(grid(ranked, min(16, len(ranked))), out / "scores.png")
         write_json(out / "scores.json", result)
     if not command.common.json:
-        kind = (
-            f"log-density (log Z: {result['verdict']})" if first.log_z else f"f, the log-density up to a constant ({first.why})"
-        )
-        if command.method != "density":
-            kind = {"typicality": "two-sided share of training images", "multiscale": "log-density of the score's norms"}[
-                command.method
-            ]
-        unit = "" if command.method == "typicality" else " nats"
-        mean = f"{result['mean']:.2f}" + ("" if error is None else f" +- {error:.2f}") + unit
-        print(f"score     mean {mean}, {kind}, {result['num']} images of {command.images}")
-        print(f"outliers  least likely first: {', '.join(map(str, result['least_likely']))}")
-        if command.against:
-            sets = f"{result['num']} images of {command.images} against {result['against_num']} of {command.against}"
-            error_text = f" +- {spread:.4f} (DeLong)" if math.isfinite(spread) else ""
-            print(f"auroc     {result['auroc']:.4f}{error_text}, {sets}, by {command.method}")
-            if result["auroc"] < 0.5:
-                print(f"          below 0.5: {command.method} finds the images of {command.against} the more usual ones")
-            best = max(range(len(by_level)), key=lambda i: by_level[i])
-            print(f"levels    AUROC of f by level: best {by_level[best]:.4f} at level {first.levels[best]}")
+        print("\n".join(_score_lines(result, first)))
         print(f"written: {out / 'scores.json'}, {out / 'scores.npz'}, {out / 'scores.png'} (16 least, 16 most likely)")
     return {"run": command.run, "out": str(out), **result}

@@ -49,7 +49,7 @@ def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
     from springwell.app.tables import DESCRIPTION, MOST_REFERENCE, TableModel, save_table
     from springwell.data.tables import read_table
     from springwell.sklearn import EnergyDensity
-    from springwell.tables.columns import check_finite
+    from springwell.tables.columns import check_finite, column_notes
 
     assert command.out is not None
     context.set_threads()
@@ -64,7 +64,7 @@ def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
         context.reporter.warn(f"{command.data}: has more columns than rows, so covariances are mostly guessed")
     start = time.perf_counter()
     fitted = EnergyDensity(command.iterations, command.transform, random_state=command.seed).fit(table.values)
-    for note in _named_notes(table.values, table.columns):
+    for note in column_notes(table.values, table.columns):
         context.reporter.warn(note)
     reference = table.values[:: -(-len(table.values) // MOST_REFERENCE)].astype(float)
     model = TableModel(fitted.density_, table.columns, str(Path(command.data)), reference, fitted.held_out_score_)
@@ -88,12 +88,6 @@ def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
             values = f"{fitted.held_out_score_:.3f} nats a row; the mixture alone {fitted.start_held_out_score_:.3f}"
             print(f"held out  {values}")
     return result
-
-
-def _named_notes(values: np.ndarray, columns: list[str]) -> list[str]:
-    from springwell.tables.columns import column_notes
-
-    return column_notes(values, columns)
 
 
 def sample_table(run: str, num: int | None, seed: int, out: Path | None, overwrite: bool) -> dict[str, Any]:
@@ -121,9 +115,8 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
 
     from springwell.app.tables import load_table
     from springwell.data.tables import write_csv
-    from springwell.evaluation.outliers import percentile
+    from springwell.evaluation.outliers import percentile, ranking
     from springwell.evaluation.scores import auroc
-    from springwell.sklearn import spreads
     from springwell.store.files import write_json
 
     model = load_table(Path(command.run))
@@ -132,9 +125,10 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
     check_new(out, command.overwrite)
     rows, names = _rows_of(model, command.images, command.num)
     log_density = model.density.log_prob(rows)
-    scores = _scores(model, rows, command.method, command.seed)
+    rank = ranking(command.method, model.reference, model.density.log_prob, model.norms, command.seed)
+    scores = log_density if command.method == "density" else rank(rows)
     ranks = percentile(log_density, model.density.log_prob(model.reference))
-    pull = np.abs(model.density.score(rows) * spreads(model.density))
+    pull = np.abs(model.density.drivers(rows))
     drivers = [" ".join(model.columns[j] for j in np.argsort(-row)[:3]) for row in pull]
     result: dict[str, Any] = {
         "table": command.images,
@@ -146,7 +140,7 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
     }
     if command.against:
         others, _ = _rows_of(model, command.against, command.num)
-        other = _scores(model, others, command.method, command.seed)
+        other = rank(others)
         area, error = auroc(torch.from_numpy(scores), torch.from_numpy(other))
         result |= {"against": command.against, "against_num": len(others), "auroc": area, "auroc_standard_error": error}
     writable(folder)
@@ -183,15 +177,6 @@ def _rows_of(model: TableModel, text: str, num: int | None) -> tuple[np.ndarray,
         raise UserError(f"{text}: {count}; missing: {', '.join(missing[:8])}")
     check_finite(values, model.columns, text)
     return np.asarray(values[:num], dtype=float), table.rows[:num]
-
-
-def _scores(model: TableModel, rows: np.ndarray, method: str, seed: int) -> np.ndarray:
-    from springwell.evaluation.outliers import multiscale, typicality
-
-    if method == "multiscale":
-        return multiscale(model.norms(rows), model.norms(model.reference), seed)
-    f = model.density.log_prob(rows)
-    return f if method == "density" else typicality(f, model.density.log_prob(model.reference))
 
 
 def evaluate_table(command: Any, context: Context) -> dict[str, Any]:
