@@ -380,13 +380,14 @@ def bracket(path: Path, found: Bracket, title: str = "") -> Path:
     figure, axes = new_figure(1, 2, 3.4)
     left, right = axes[0]
     ks = [r.num_densities for r in found.rounds]
-    bounds = [
-        ("forward AIS, from below", [r.forward for r in found.rounds], "^-"),
-        ("SMC", [r.smc for r in found.rounds], "s-"),
-    ]
+    bounds = [("SMC, from below", [r.smc for r in found.rounds], "s-")]
+    # Along the noise SMC is the forward run itself.
+    along_noise = found.plan.num_leapfrog == 0
+    if not along_noise:
+        bounds.insert(0, ("forward AIS, from below", [r.forward for r in found.rounds], "^-"))
     bounds += [(f"reverse from {s}", [r.upper[s] for r in found.rounds], "v-") for s in found.upper]
     colours = ("#20456e", "#6b9ac4", "#b5482a", "#d99a5b", "#7a5c8e")
-    for (name, values, style), colour in zip(bounds, colours, strict=False):
+    for (name, values, style), colour in zip(bounds, colours[along_noise:], strict=False):
         errors = [e.standard_error for e in values]
         left.errorbar(ks, [e.value for e in values], errors, fmt=style, color=colour, ms=4, lw=1, elinewidth=0.7, label=name)
     left.axhspan(found.value - found.standard_error, found.value + found.standard_error, color="0.88", zorder=0)
@@ -408,7 +409,7 @@ def bracket(path: Path, found: Bracket, title: str = "") -> Path:
             color=colour,
             label=label,
         )
-    right.set_title(f"log-weights of chains, {ks[-1]} densities", fontsize=_TITLE)
+    right.set_title(f"log-weights of {'systems' if along_noise else 'chains'}, {ks[-1]} densities", fontsize=_TITLE)
     right.set_xlabel("nats", fontsize=_TITLE)
     for ax in (left, right):
         ax.set(aspect="auto")
