@@ -133,3 +133,39 @@ def test_prior_draws_have_the_mixtures_moments() -> None:
     mean, variance = 0.7 * 1 - 0.3, 0.7 * (0.2 + 1) + 0.3 + 0.25 - 0.16
     assert abs(float(y.mean()) - mean) < 4.5 * math.sqrt(variance / y.numel())
     assert float(y.var()) == pytest.approx(variance, rel=0.02)
+
+
+def two_points() -> NoisePath:
+    """Data at -1 and 1 in each of four coordinates: exact at every noise, with reversals that are far from Gaussian at some."""
+    points = torch.tensor([-1.0, 1.0])[:, None].expand(2, 4)
+    prior = Prior(points, torch.full((2, 4), 1e-4), torch.full((2, 4), 0.5))
+    schedule = NoiseSchedule.log_snr(16, 6.0, -4.0)
+    return NoisePath(LevelEnergy(ResidualEnergy(Nothing(), prior, 1.0), schedule), schedule)
+
+
+def test_a_plan_puts_steps_where_weights_spread_and_keeps_the_ends() -> None:
+    calls: list[int] = []
+    path = two_points()
+    plan = path.plan(Noise(0, torch.arange(1000)), None, lambda: calls.append(1))
+    assert len(calls) == path.pilot_stops
+    even, planned = path.sigmas(64), path.sigmas(64, plan)
+    torch.testing.assert_close(planned[[0, -1]], torch.tensor([path.low, path.high], dtype=torch.float64))
+    assert bool((planned.diff() > 0).all())
+    # A hop of length h has a weight of standard deviation c(s) h where covariances are missed, and c(s) h^(3/2) where third
+    # cumulants are. Steps of density rho(s) then have a variance proportional to int c^2 / rho ds or to int c^2 / rho^2 ds.
+    c = plan.length.diff() / plan.length[-1] * len(plan.length.diff())
+    rho = 0.8 * c + 0.2
+    least, most = (float((c.square() / rho**power).mean() / c.square().mean()) for power in (2, 1))
+    assert most < 0.5
+    even_walk, planned_walk = (
+        denoising_walk(path.energy, sigma, Noise(1, torch.arange(4000)), 4000)[0].log_ratio for sigma in (even, planned)
+    )
+    assert least < float(planned_walk.var() / even_walk.var()) < most
+
+
+def test_a_gaussian_needs_no_plan() -> None:
+    schedule = NoiseSchedule.log_snr(16, 6.0, -4.0)
+    energy = LevelEnergy(ResidualEnergy(Nothing(), Prior.gaussian(torch.zeros(3), 0.5), 1.0), schedule)
+    path = NoisePath(energy, schedule)
+    plan = path.plan(Noise(0, torch.arange(64)), None, lambda: None)
+    assert float(plan.length[-1]) < 1e-3

@@ -69,7 +69,7 @@ def settings_for(
     """
     along_noise = isinstance(model.energy_function, LevelEnergy)
     few, most = (512, 1024) if len(model.event_shape) == 1 else (16, 64)
-    systems, chains = systems or (32 if along_noise else 8), chains or (16 if along_noise else few)
+    systems, chains = systems or (16 if along_noise else 8), chains or (128 if along_noise else few)
     # Not all that fits: processes share batches, and a part is found again only if it was cut as before.
     batch = batch or max(chains, min(most, model.automatic_batch()))
     nats = tolerance * math.prod(model.event_shape) * math.log(2)

@@ -102,6 +102,11 @@ class Path:
     def dim(self) -> int:
         return math.prod(self.event_shape)
 
+    @property
+    def pilot_stops(self) -> int:
+        """Where a pilot measures: 2 places per node, at least 16 and at most 64, and the start."""
+        return min(64, max(16, 2 * self.length)) + 1
+
     def at(self, s: float, num: int) -> LogDensity:
         """log q_s for ``num`` chains."""
         j = min(int(s), self.length)
@@ -200,12 +205,12 @@ def pilot(
         path: The path.
         noise: For the pilot's chains.
         num_leapfrog: L of the HMC steps. Default: of 1, 2, 4 and 8 the one with the least variance per gradient.
-        num_positions: Stops. Default: 2 per node, at least 16 and at most 64.
+        num_positions: Stops after the start. Default: those of the path.
         tuning: How step sizes are found at every stop.
         step_size: First guess, in units of the standard normal.
         watch: Called after every stop.
     """
-    num_positions = num_positions or min(64, max(16, 2 * path.length))
+    num_positions = num_positions or path.pilot_stops - 1
     position = torch.linspace(0, path.length, num_positions + 1, dtype=torch.float64)
     position = position.round() if num_positions <= path.length else position
     kernel, x = hmc(num_leapfrog or 2), noise.normal(*path.event_shape)

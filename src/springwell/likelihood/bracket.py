@@ -394,7 +394,7 @@ class _Job:
             plan = self.path.plan(noise, self.settings.num_leapfrog, bar.advance)
             return {**plan._asdict(), "num_leapfrog": torch.tensor(plan.num_leapfrog)}
 
-        with self.reporter.bar("pilot (stops)", min(64, max(16, 2 * self.path.length)) + 1) as bar:
+        with self.reporter.bar("pilot (stops)", self.path.pilot_stops) as bar:
             (found,) = self.run("pilot", [compute], "cpu")
         return Plan(**{**found, "num_leapfrog": int(found["num_leapfrog"])})
 

@@ -29,6 +29,10 @@ serves a whole system, and the bound tightens with n as the lower one does. With
 importance sampling. If p(Z) is the law of a system's estimate, that of a conditional one is p(Z) Z / Z_0, so that Bennett's
 estimate applies to the two.
 
+A pilot finds where steps are needed most. The weight of a hop has a standard deviation that is proportional to the hop's length
+in log sigma, so the sum of these standard deviations along the way is a length, and equal steps of it make the variance of
+log w least (as the thermodynamic length does in :mod:`springwell.likelihood.annealed`). Then the steps are frozen.
+
 References:
     Doucet, Grathwohl, Matthews, Strathmann, "Score-based diffusion meets annealed importance sampling", NeurIPS 2022.
     Bao, Li, Zhu, Zhang, "Analytic-DPM: an analytic estimate of the optimal reverse variance", ICLR 2022.
@@ -47,14 +51,16 @@ import torch
 from torch import Tensor
 
 from springwell.energy.residual import LevelEnergy, ResidualEnergy
-from springwell.likelihood.annealed import Plan, Walk, Walkers, effective_share, log_mean, picked, resampled
+from springwell.likelihood.annealed import EVEN_SHARE, Plan, Walk, Walkers, effective_share, log_mean, picked, resampled
 from springwell.noise import Noise
 from springwell.normalised import derivatives
+from springwell.samplers.adaptation import interpolate
 from springwell.schedule import NoiseSchedule
 
 _LOG_2PI = math.log(2 * math.pi)
 # Bounds of v: a variance given y is not negative, and a guess of it is not to be trusted far above 1.
 LEAST, MOST = 1e-3, 4.0
+PILOT_STEPS = 64
 
 
 class Reversal(NamedTuple):
@@ -94,7 +100,7 @@ def denoising_walk(
     num_systems: int = 1,
     resample: Noise | None = None,
     kept: Tensor | None = None,
-    watch: Callable[[], None] = lambda: None,
+    watch: Callable[[Tensor], None] = lambda increment: None,
 ) -> tuple[Walk, Tensor]:
     """Walks from the prior at sigma_K down to sigma_0.
 
@@ -105,7 +111,7 @@ def denoising_walk(
         num_systems: R; chains of a system are neighbours.
         resample: Randomness of R systems; None for plain importance weights.
         kept: ``[K + 1, R, ...]``: y_0 ... y_K that the first chain of every system has to follow.
-        watch: Called after every step.
+        watch: Receives the log-weights ``[R, n]`` that every hop adds.
 
     Returns:
         The weights, and where the chains ended.
@@ -127,7 +133,9 @@ def denoising_walk(
     for k in range(len(levels) - 2, -1, -1):
         upper, lower = levels[k + 1], levels[k]
         r = reversal(energy, y, upper, lower)
-        log_w = log_w + (r.f.double() - here).view(log_w.shape)
+        log_w = log_w + (increment := (r.f.double() - here).view(log_w.shape))
+        if k < len(levels) - 2:
+            watch(increment)
         if resample is not None:
             least = torch.minimum(least, effective_share(log_w))
             # Places are independent, so that a system with a chain that has to stay is resampled as one without.
@@ -143,10 +151,10 @@ def denoising_walk(
         # The next f replaces this one, and the hop's densities come on top.
         here = r.f.double() - normal_log_density(y, new, hop) + normal_log_density(new, r.mean, r.std)
         y = new
-        watch()
     with torch.no_grad():
         f = energy(y, torch.full((num,), levels[0], dtype=y.dtype, device=y.device)).double()
-    log_w = log_w + (f - here).view(log_w.shape)
+    log_w = log_w + (increment := (f - here).view(log_w.shape))
+    watch(increment)
     partial.append(log_z + log_mean(log_w))
     ess = effective_share(log_w) if resample is None else torch.minimum(least, effective_share(log_w))
     return Walk(log_z + log_mean(log_w), log_w, None, torch.ones(0), len(levels) - 1, ess, torch.stack(partial, -1)), y
@@ -158,7 +166,7 @@ def noising_walk(
     y: Tensor,
     noise: Noise,
     resample: Noise | None = None,
-    watch: Callable[[], None] = lambda: None,
+    watch: Callable[[Tensor], None] = lambda increment: None,
 ) -> Walk:
     """Walks from draws y ``[R, ...]`` of exp f(., sigma_0), each with a system of n chains, up to the prior and back down.
 
@@ -182,7 +190,7 @@ class NoisePath:
         schedule: The levels.
     """
 
-    length = 1
+    length, pilot_stops = 1, PILOT_STEPS
 
     def __init__(self, energy: LevelEnergy, schedule: NoiseSchedule):
         self.energy, self.event_shape = energy.energy, energy.energy.event_shape
@@ -199,13 +207,27 @@ class NoisePath:
         return torch.zeros(len(noise), *self.event_shape, dtype=noise.dtype, device=noise.device)
 
     def plan(self, noise: Noise, num_leapfrog: int | None, watch: Callable[[], None]) -> Plan:
-        """There is nothing to tune."""
-        ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
-        return Plan(ends, ends, torch.ones(2), torch.ones(2), 0)
+        """Where steps are needed: chains walk down in equal ratios, and the spread of their weights is a length."""
+        spread: list[Tensor] = []
 
-    def sigmas(self, num: int) -> Tensor:
-        """sigma_0 ... sigma_K, K = ``num``, in equal ratios."""
-        return torch.logspace(math.log10(self.low), math.log10(self.high), num + 1, dtype=torch.float64)
+        def see(increment: Tensor) -> None:
+            spread.append(increment.std())
+            watch()
+
+        denoising_walk(self.energy, self.sigmas(PILOT_STEPS), noise, watch=see)
+        # Walks come down, positions go up.
+        length = torch.stack(spread[::-1]).cpu().cumsum(0)
+        position = torch.linspace(0, 1, PILOT_STEPS + 1, dtype=torch.float64)
+        ones = torch.ones_like(position)
+        return Plan(position, torch.cat([torch.zeros(1, dtype=torch.float64), length]), ones, ones, 0)
+
+    def sigmas(self, num: int, plan: Plan | None = None) -> Tensor:
+        """sigma_0 ... sigma_K, K = ``num``: in equal steps of a plan's length, or in equal ratios without one."""
+        place = torch.linspace(0, 1, num + 1, dtype=torch.float64)
+        if plan is not None and float(plan.length[-1]) > 0:
+            share = torch.lerp(plan.length / plan.length[-1], plan.position, EVEN_SHARE)
+            place = interpolate(place, share, plan.position)
+        return (math.log(self.low) + place * math.log(self.high / self.low)).exp()
 
     def draw(self, num_densities: int, noise: Noise, resample: Noise) -> Tensor:
         """One draw of x_0 ``[R, ...]`` from each of R systems that denoise with K = ``num_densities`` steps, by their weights.
@@ -222,12 +244,16 @@ class NoisePath:
 
     def walk(self, plan: Plan, num_densities: int, walkers: Walkers, backwards: bool, watch: Callable[[], None]) -> Walk:
         """Denoises from the prior, or noises from draws of x_0, with K = ``num_densities`` steps."""
-        sigma = self.sigmas(num_densities)
+        sigma = self.sigmas(num_densities, plan)
+
+        def see(increment: Tensor) -> None:
+            watch()
+
         if backwards:
-            found = noising_walk(self.energy, sigma, walkers.x / self.shrink, walkers.noise, walkers.resample, watch)
+            found = noising_walk(self.energy, sigma, walkers.x / self.shrink, walkers.noise, walkers.resample, see)
         else:
             systems, resample = walkers.num_systems, walkers.resample
-            found, _ = denoising_walk(self.energy, sigma, walkers.noise, systems, resample, watch=watch)
+            found, _ = denoising_walk(self.energy, sigma, walkers.noise, systems, resample, watch=see)
         offset = -self.offset if backwards else self.offset
         return found._replace(
             log_ratio=found.log_ratio + offset, log_weight=found.log_weight + offset, partial=found.partial + offset

@@ -65,9 +65,9 @@ class LikelihoodCommand:
     budget: int = 256
     """The most intermediate densities of a round. Twice as many take twice as long."""
     repeats: Number = None
-    """Independent repeats, whose spread gives standard errors. Default: 8; 32 for energies that know their normaliser."""
+    """Independent repeats, whose spread gives standard errors. Default: 8; 16 for energies that know their normaliser."""
     chains: Number = None
-    """Chains of a repeat. Default: 16 for images and for energies that know their normaliser, 512 for other vectors."""
+    """Chains of a repeat. Default: 128 for energies that know their normaliser, else 16 for images and 512 for vectors."""
     burn: int = 200
     """HMC steps of the chains that the upper bounds start from, from noise and from held-out data."""
     seed: int = 0
