@@ -188,7 +188,7 @@ def draw_sources(
                 Noise(settings.seed, rows, Stream.SOURCES + 9 + i, dtype=dtype)
                 for i, (rows, dtype) in enumerate(((chains, data.dtype), (index, torch.float64)))
             ]
-            return path.draw(2 * model.schedule.num_levels, *noises)
+            return path.draw(model.schedule.num_levels, *noises)
         for _, x, _ in model.trajectory(index, settings.seed + 1):  # noqa: B007
             pass
         return x
