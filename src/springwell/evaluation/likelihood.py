@@ -33,6 +33,7 @@ from springwell.model import Model
 from springwell.noise import Noise, Stream
 from springwell.progress import Reporter, Silent
 from springwell.samplers import Tuning, hmc, run_chain, tune_step_size
+from springwell.samplers.target import LogDensity
 from springwell.store.parts import Parts, key_of
 
 BURN_LEAPFROG = 4
@@ -175,68 +176,90 @@ def draw_sources(
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     """Draws ``[R n, ...]`` of the last density from noise and from held-out data, and what is to be said of them."""
     levels = level_path(model.energy_function, model.schedule, model.event_shape)
+    along_noise = isinstance(path, NoisePath)
     # Along the noise a draw serves a whole system.
-    num = 2 * settings.systems if isinstance(path, NoisePath) else settings.num
+    num = 2 * settings.systems if along_noise else settings.num
     _, data = noisy_data(model, held_out, num, "test", settings.seed, Stream.POINTS + 1)
     # Fewer test images than chains: several chains begin at the same one, with noise of their own.
     data = data[torch.arange(num, device=data.device) % len(data)]
-
-    def from_noise(index: Tensor) -> Tensor:
-        if isinstance(path, NoisePath):
-            chains = (index[:, None] * settings.chains + torch.arange(settings.chains, device=index.device)).flatten()
-            noises = [
-                Noise(settings.seed, rows, Stream.SOURCES + 9 + i, dtype=dtype)
-                for i, (rows, dtype) in enumerate(((chains, data.dtype), (index, torch.float64)))
-            ]
-            return path.draw(model.schedule.num_levels, *noises)
-        for _, x, _ in model.trajectory(index, settings.seed + 1):  # noqa: B007
-            pass
-        return x
-
     (step,) = parts.run("burn-step", [lambda: {"step_size": _tuned(levels, data[:_TUNING_CHAINS], settings)}], data.device)
-    starts: dict[str, Callable[[Tensor], Tensor]] = {"noise": from_noise, "held-out data": lambda index: data[index]}
-    together = max(1, settings.batch // settings.chains) if isinstance(path, NoisePath) else settings.batch
-    batches = torch.arange(num, device=data.device).split(together)
+    every = torch.arange(num, device=data.device)
+    systems = max(1, settings.batch // settings.chains) if along_noise else settings.batch
+    batches = every.split(systems)
+
+    def draw(index: Tensor) -> dict[str, Tensor]:
+        found = _from_noise(model, path, settings, index)
+        bar.advance(len(index))
+        return found
+
+    with reporter.bar("draws from noise", num) as bar:
+        drawn = parts.run("draws", [partial(draw, index) for index in batches], data.device)
     sources: dict[str, Tensor] = {}
     described: dict[str, dict[str, Any]] = {}
+    starts = {"noise": torch.cat([part["x"] for part in drawn]), "held-out data": data}
     for i, (name, start) in enumerate(starts.items()):
 
-        def compute(index: Tensor, stream: int, start: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-            first = start(index)
+        def compute(index: Tensor, stream: int, start: Tensor) -> dict[str, Tensor]:
             noise = Noise(settings.seed, index, Stream.SOURCES + stream)
             density = levels.at(levels.length, len(index))
-            xs, acceptance = [first], torch.ones(len(index), device=first.device)
-            for steps in (burn // 2, burn - burn // 2):
-                x, accepted = xs[-1], torch.zeros(len(index), device=first.device)
-                for done in range(0, steps, _STRETCH):
-                    piece = min(_STRETCH, steps - done)
-                    x, rate = run_chain(hmc(BURN_LEAPFROG), x, density, step["step_size"], piece, noise)
-                    accepted += rate * piece / steps
-                    bar.advance(piece * len(index))
-                xs.append(x)
-                acceptance = accepted if steps else acceptance
-            f = torch.stack([model.level_f(x) for x in xs])
-            return {"x": xs[-1], "f": f.T, "acceptance": acceptance}
+            xs, acceptance = _burnt(density, start[index], step["step_size"], burn, noise, bar.advance)
+            return {"x": xs[-1], "f": torch.stack([model.level_f(x) for x in xs], 1), "acceptance": acceptance}
 
         with reporter.bar(f"chains from {name} (steps x chains)", burn * num) as bar:
-            tasks = [partial(compute, index, i, start) for index in batches]
-            found = parts.run(f"chains-{i}", tasks, data.device)
-        sources[name] = torch.cat([part["x"] for part in found])
-        before, half, after = torch.cat([part["f"] for part in found]).unbind(1)
-        described[name] = {
-            "num_chains": num,
-            "num_steps": burn,
-            "acceptance": float(torch.cat([part["acceptance"] for part in found]).mean()),
-            "mean_f_before": float(before.mean()),
-            "mean_f": float(after.mean()),
-            "mean_f_standard_error": float(after.std()) / math.sqrt(num),
-            "drift": float((after - half).mean()),
-            "drift_standard_error": float((after - half).std()) / math.sqrt(num),
-        }
+            found = parts.run(
+                f"chains-{i}", [partial(compute, index, i, start) for index in every.split(settings.batch)], data.device
+            )
+        x, f, acceptance = (torch.cat([part[key] for part in found]) for key in ("x", "f", "acceptance"))
+        sources[name], described[name] = x, _described(f, acceptance, burn)
         if not described[name]["acceptance"] > COLLAPSED:
             accepted = f"acceptance {described[name]['acceptance']:.3g} over {burn} steps"
             raise UserError(f"chains from {name} collapse at level 0: {accepted}; train longer")
     return sources, described
+
+
+def _from_noise(model: Model, path: Path | NoisePath, settings: Settings, index: Tensor) -> dict[str, Tensor]:
+    """Draws of x_0 that came from noise: one of each system along the noise, or progressive samples."""
+    if not isinstance(path, NoisePath):
+        for _, x, _ in model.trajectory(index, settings.seed + 1):  # noqa: B007
+            pass
+        return {"x": x}
+    chains = (index[:, None] * settings.chains + torch.arange(settings.chains, device=index.device)).flatten()
+    walkers = Noise(settings.seed, chains, Stream.SOURCES + 9)
+    resample = Noise(settings.seed, index, Stream.SOURCES + 10, dtype=torch.float64)
+    return {"x": path.draw(model.schedule.num_levels, walkers, resample)}
+
+
+def _burnt(
+    density: LogDensity, x: Tensor, step_size: Tensor, burn: int, noise: Noise, watch: Callable[[int], None]
+) -> tuple[list[Tensor], Tensor]:
+    """Where chains are before, half way through and after ``burn`` HMC steps, and their last acceptance ``[N]``."""
+    xs, acceptance = [x], torch.ones(len(x), device=x.device)
+    for steps in (burn // 2, burn - burn // 2):
+        accepted = torch.zeros(len(x), device=x.device)
+        for done in range(0, steps, _STRETCH):
+            piece = min(_STRETCH, steps - done)
+            x, rate = run_chain(hmc(BURN_LEAPFROG), x, density, step_size, piece, noise)
+            accepted += rate * piece / steps
+            watch(piece * len(x))
+        xs.append(x)
+        acceptance = accepted if steps else acceptance
+    return xs, acceptance
+
+
+def _described(f: Tensor, acceptance: Tensor, burn: int) -> dict[str, Any]:
+    """What is to be said of chains, from f before, half way and after ``[N, 3]``."""
+    before, half, after = f.unbind(1)
+    num = len(f)
+    return {
+        "num_chains": num,
+        "num_steps": burn,
+        "acceptance": float(acceptance.mean()),
+        "mean_f_before": float(before.mean()),
+        "mean_f": float(after.mean()),
+        "mean_f_standard_error": float(after.std()) / math.sqrt(num),
+        "drift": float((after - half).mean()),
+        "drift_standard_error": float((after - half).std()) / math.sqrt(num),
+    }
 
 
 def _tuned(path: Path, x: Tensor, settings: Settings) -> Tensor:
