@@ -9,7 +9,6 @@ the first field of such a class names the kind. Field names are unique over all 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import typing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,7 +20,7 @@ from msgspec import Meta
 from springwell.data.options import ImageOptions
 from springwell.data.spec import parse
 from springwell.errors import UserError
-from springwell.store.files import flat_sections
+from springwell.errors import did_you_mean as did_you_mean
 from springwell.training.options import TrainingOptions
 
 STEPS_PER_JUMP = 5
@@ -357,7 +356,6 @@ SECTIONS: dict[str, dict[str, type]] = {
     "training": {"": TrainingOptions},
     "images": {"": ImageOptions},
 }
-# Kinds of data that are named by a path.
 # The field that names a section's kind.
 KIND_FIELDS = {"objective": "objective", "schedule": "schedule", "network": "network", "sampler": "kernel"}
 
@@ -530,12 +528,6 @@ def with_absolute_paths(config: Config) -> Config:
     return dataclasses.replace(config, data=data, images=dataclasses.replace(config.images, data_root=root))
 
 
-def did_you_mean(name: str, known: Any, prefix: str = "") -> str:
-    """The known name that is most like ``name``, as the end of a message."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
-
-
 def to_dict(config: Config) -> dict[str, Any]:
     """The config as JSON has it; of vectors without the section on images."""
     values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
@@ -544,6 +536,8 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def flat(config: Config) -> dict[str, Any]:
     """The config as {field name: value}, sections dissolved as on the command line."""
+    from springwell.store.files import flat_sections
+
     return flat_sections(to_dict(config))
 
 

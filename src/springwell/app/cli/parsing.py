@@ -9,19 +9,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from springwell.app.config import KIND_FIELDS, SECTIONS, Config, did_you_mean, with_fields
-from springwell.errors import UserError
+from springwell.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from springwell.app.config import Config
 
 _MARKERS = (
     tyro.conf.OmitArgPrefixes,
     tyro.conf.OmitSubcommandPrefixes,
     tyro.conf.AvoidSubcommands,
     tyro.conf.PositionalMetavarFromFieldName,
+    tyro.conf.HelptextFromCommentsOff,
 )
 
 
@@ -35,6 +38,8 @@ class _BadValueError(Exception):
 
 def with_kinds(config: Config, words: Sequence[str]) -> Config:
     """``config`` with the kinds of schedule, network and chains that ``words`` ask for, so that their options are known."""
+    from springwell.app.config import KIND_FIELDS, with_fields
+
     for name in KIND_FIELDS.values():
         for word, value in zip(words, [*words[1:], ""], strict=True):
             option, equals, joined = word.partition("=")
@@ -97,13 +102,15 @@ def _named(word: str, words: Sequence[str]) -> str:
 
 
 def _unknown(word: str, command: Any) -> str:
+    from springwell.app.config import KIND_FIELDS, SECTIONS, Config
+
     option, _, _ = word.partition("=")
     if not option.startswith("--"):
         return f"'{word}': one argument too many"
     name = option.removeprefix("--").removeprefix("no-").replace("-", "_")
-    for section, kinds in SECTIONS.items():
+    for section, kinds in SECTIONS.items() if isinstance(command, Config) else ():
         owners = [kind for kind, cls in kinds.items() if name in {f.name for f in dataclasses.fields(cls)}]
-        if owners and isinstance(command, Config):
+        if owners:
             kinds_of = KIND_FIELDS.get(section, "network")
             named = owners if section in KIND_FIELDS else ["resnet", "unet"]
             return f"{option}: belongs to {' or '.join(f'--{kinds_of} {kind}' for kind in named)}"
@@ -199,10 +206,16 @@ def _numbers_and_choices(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[An
     return None
 
 
-def _joined_lines(obj: object) -> dict[str, str]:
-    return {name: " ".join(text.split()) for name, text in _field_help(obj).items()}
-
-
-# tyro breaks the help of an option wherever a line of its docstring is indented, which is in the middle of sentences.
 _field_help = tyro._docstrings.parse_docstring_from_object
+
+
+def _joined_lines(obj: object) -> dict[str, str]:
+    """tyro breaks the help of an option wherever a line of its docstring is indented, which is in the middle of sentences.
+
+    Classes of other packages, which have no options of ours, are not parsed; it takes a tenth of a second.
+    """
+    ours = getattr(obj, "__module__", "").startswith(("springwell", "types"))
+    return {name: " ".join(text.split()) for name, text in _field_help(obj).items()} if ours else {}
+
+
 tyro._docstrings.parse_docstring_from_object = _joined_lines  # type: ignore[assignment]
