@@ -302,11 +302,12 @@ def test_the_ablation_writes_its_table(tmp_path, monkeypatch, capsys):
     assert "diverged (1 of 2 seeds)" in text
     assert "40 samples of each against 1,498 training images" in text
     assert (tmp_path / "figures" / "ablation-digits.png").read_bytes().startswith(b"\x89PNG")
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("quality.json")}
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("quality/*/result.npz")}
     assert before
     with pytest.raises(SystemExit):
         main(arguments)
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert json.loads((tmp_path / "figures" / "ablation-digits.json").read_text()) == numbers
 
 
 def test_ordering_says_what_holds():

@@ -13,10 +13,11 @@ gradient evaluations per iteration.
 from __future__ import annotations
 
 import itertools
-import shutil
 import statistics
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from springwell.app.config import Config, with_fields
 from springwell.app.plots import new_figure
@@ -29,7 +30,7 @@ from springwell.evaluation.sources import open_source
 from springwell.evaluation.weights import load_inception
 from springwell.paper.common import coarse_ladder, markdown, resolved, scaled, trained, write
 from springwell.progress import Reporter
-from springwell.store.files import read_json, write_json
+from springwell.store.parts import Parts, key_of
 
 # FID of CIFAR-10 in the paper; None where it calls the training unstable.
 PAPER = {
@@ -111,20 +112,20 @@ def _run(
     name: str,
 ) -> dict[str, Any]:
     """Trains and measures one run, or takes what an earlier call found."""
-    place, parts = folder / "quality.json", folder / "quality.parts"
     try:
         model = trained(config, folder, device, reporter).to(resolved(device))
         if name not in pictures:
             pictures[name] = grid(to_bytes(model.sample(36, seed=config.training.seed)))
-        if place.exists():
-            return dict(read_json(place))
+        kept = Parts(folder / "quality" / key_of(model.fingerprint(), num, config.training.seed, network.digest))
+        if (known := kept.read("result")) is not None:
+            return {measure: value.item() for measure, value in known.items()}
         reference = open_source(f"{config.data}@train", None, config.images, reporter)
-        result = quality(model, reference, network, num, config.training.seed, reporter, parts)
+        result = quality(model, reference, network, num, config.training.seed, reporter, kept.folder)
     except DivergenceError as error:
         reporter.warn(f"{folder}: {error}")
         return {"diverged": str(error)}
-    write_json(place, result)
-    shutil.rmtree(parts, ignore_errors=True)
+    kept.clear()
+    kept.write("result", {measure: np.array(value) for measure, value in result.items() if value is not None})
     return result
 
 
