@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from springwell.app.config import Config, with_fields
-from springwell.app.plots import new_figure
+from springwell.app.plots import draw_images, new_figure
 from springwell.app.presets import preset
-from springwell.data.pictures import grid, to_bytes
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.inception import Inception
 from springwell.evaluation.quality import quality
@@ -85,8 +84,8 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
         reporter.say(f"{name}: {_cell(rows[name], 'fid')}")
     figure, axes = new_figure(1, len(pictures) or 1, 2.4)
     for ax, (name, picture) in zip(axes[0], pictures.items(), strict=False):
-        ax.imshow(picture.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        ax.set_title(f"{name}\nFID {_cell(rows[name], 'fid')}", fontsize=8)
+        draw_images(ax, picture)
+        ax.set(title=f"{name}\nFID {_cell(rows[name], 'fid')}")
     table = markdown(
         ["", "iterations x batch", "FID", "KID x 1000", "the paper's FID on CIFAR-10"],
         [[name, row["training"], _cell(row, "fid"), _cell(row, "kid", 1000), _paper(name)] for name, row in rows.items()],
@@ -115,17 +114,18 @@ def _run(
     try:
         model = trained(config, folder, device, reporter).to(resolved(device))
         if name not in pictures:
-            pictures[name] = grid(to_bytes(model.sample(36, seed=config.training.seed)))
+            pictures[name] = model.sample(36, seed=config.training.seed)
         kept = Parts(folder / "quality" / key_of(model.fingerprint(), num, config.training.seed, network.digest))
         if (known := kept.read("result")) is not None:
             return {measure: value.item() for measure, value in known.items()}
         reference = open_source(f"{config.data}@train", None, config.images, reporter)
-        result = quality(model, reference, network, num, config.training.seed, reporter, kept.folder)
+        found = quality(model, reference, network, num, config.training.seed, reporter, kept.folder)
     except DivergenceError as error:
         reporter.warn(f"{folder}: {error}")
         return {"diverged": str(error)}
     kept.clear()
-    kept.write("result", {measure: np.array(value) for measure, value in result.items() if value is not None})
+    result = {measure: value for measure, value in found.items() if value is not None}
+    kept.write("result", {measure: np.array(value) for measure, value in result.items()})
     return result
 
 

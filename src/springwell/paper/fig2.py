@@ -61,7 +61,7 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
             draw_points(row[column + 1], model.sample(4000, seed), title="its samples")
         a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
         draw_density(row[0], data_log_density(name, a, sigma), title="exact density")
-        row[0].set_ylabel(name.replace("_", " "), fontsize=8)
+        row[0].set(ylabel=name.replace("_", " "))
         numbers["data"][name] = rows
         kl = {kind: rows[kind]["kl"] for kind in configs}
         reporter.say(f"{name}: KL {kl['recovery']:.4f} nats by recovery, {kl['marginal']:.4f} nats by marginal likelihood")

@@ -39,6 +39,6 @@ def reproduce(
                 "standard_deviation": [round(float(s), 4) for s in x.std(0)],
             }
         )
-    axes[0, 0].set_ylabel("samples", fontsize=8)
-    axes[1, 0].set_ylabel("learned density", fontsize=8)
+    axes[0, 0].set(ylabel="samples")
+    axes[1, 0].set(ylabel="learned density")
     return write(out, "fig3", figure, numbers)

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from springwell.app.config import Config, with_fields
-from springwell.app.plots import new_figure
+from springwell.app.plots import draw_images, new_figure
 from springwell.app.presets import preset
 from springwell.data import open_data
-from springwell.data.pictures import grid, to_bytes
 from springwell.errors import UserError
 from springwell.evaluation.neighbours import nearest
 from springwell.evaluation.toy import mmd
@@ -63,8 +62,8 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
             "nearest": distance(x),
         }
     for ax, (name, x) in zip(axes[0], panels.items(), strict=True):
-        ax.imshow(grid(to_bytes(x[:64])).squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        draw_images(ax, x[:64])
         row = numbers[name]
         note = f"MMD^2 {row['mmd2']:.1e} (null {row['mmd2_null_95']:.1e})" if "mmd2" in row else ""
-        ax.set_title(f"{name}\n{note}\nnearest training image at {row['nearest']:.2f}", fontsize=8)
+        ax.set(title=f"{name}\n{note}\nnearest training image at {row['nearest']:.2f}")
     return write(out, f"ladder-{data}", figure, numbers)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from springwell.app.build import measurable_data
-from springwell.app.plots import new_figure, ticks
+from springwell.app.plots import new_charts
 from springwell.evaluation.points import evaluation_points
 from springwell.likelihood.bits import to_bits
 from springwell.likelihood.ratios import Ratios, level_ratios, tune_steps
@@ -54,7 +54,7 @@ def reproduce(
         model.device,
     )
     sizes = sorted({max(1, round(num ** (i / 24))) for i in range(25)})
-    figure, axes = new_figure(1, 2, 3.4)
+    figure, axes = new_charts(1, 2, 3.4)
     rows: list[list[str]] = []
     numbers: dict[str, Any] = {"model": name, "seed": seed, "num_chains": num, "sizes": sizes, "steps": {}}
     for steps, colour in zip(STEPS, _COLOURS, strict=False):
@@ -90,17 +90,9 @@ def reproduce(
         rows.append([str(steps), f"{value:.2f} +- {error:.2f}", bits, accepted])
         axes[0, 0].plot(sizes, curve, color=colour, lw=1, label=f"{steps} HMC steps")
         axes[0, 1].plot(found.log_ratio.std(1).cpu(), color=colour, lw=0.7, label=f"{steps} HMC steps")
-    axes[0, 0].set_xscale("log")
-    axes[0, 0].yaxis.set_major_locator(ticks(5))
-    axes[0, 1].set_yscale("log")
-    axes[0, 1].xaxis.set_major_locator(ticks(5))
-    axes[0, 0].set_xlabel("samples", fontsize=8)
-    axes[0, 0].set_title("log Z_0 by ratios of levels (nats)", fontsize=8)
-    axes[0, 1].set_xlabel("level t", fontsize=8)
-    axes[0, 1].set_title("spread of the log-ratio of levels t and t + 1 (nats)", fontsize=8)
+    axes[0, 0].set(xscale="log", xlabel="samples", title="log Z_0 by ratios of levels (nats)")
+    axes[0, 1].set(yscale="log", xlabel="level t", title="spread of the log-ratio of levels t and t + 1 (nats)")
     for ax in axes[0]:
-        ax.set(aspect="auto")
-        ax.tick_params(labelsize=7)
         ax.legend(fontsize=6)
     headings = ["HMC steps", "log Z_0, nats (lower bound)", "bits/dim (optimistic)", "acceptance"]
     table = f"{name}, {num} chains, {len(points.x_0)} test images\n\n{markdown(headings, rows)}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from springwell.app.api import load
 from springwell.app.build import open_model_data
-from springwell.app.plots import long_samples, longrun, new_figure
+from springwell.app.plots import long_samples, longrun, new_charts
 from springwell.errors import UserError
 from springwell.evaluation.longrun import Judge, Plan, long_run, title
 from springwell.evaluation.steps import Method, Pilot, kept_steps
@@ -93,7 +93,7 @@ def reproduce(
         rows += [_row(Path(name).name, f"{row['steps_per_level']} per level", row) for row in result["runs"].values()]
         rows += [_row(Path(name).name, f"then {row['steps']} without", row) for row in result.get("marginal", [])[1:]]
     table = markdown(["model", "steps", "acceptance", "f gap (nats)", "MMD^2 (null, 95 %)", "nearest training image"], rows)
-    figure, axes = new_figure(1, len(jobs), 2.6)
+    figure, axes = new_charts(1, len(jobs), 2.6)
     for ax, name in zip(axes[0], jobs, strict=True):
         _quality(ax, Path(name).name, numbers[name])
     note = f"Paper, CIFAR-10: {PAPER}." if kernel == "hmc" else ""
@@ -114,9 +114,6 @@ def _quality(ax: Any, name: str, result: dict[str, Any]) -> None:
     total, near = [row["total_steps"] for row in runs], [row["nearest"] for row in runs]
     ax.errorbar(total, near, [row["nearest_standard_error"] for row in runs], fmt="o-", color="#20456e", ms=3, lw=1)
     ax.axhline(result["held_out"]["nearest"], color="0.6", lw=0.8)
-    ax.set(xscale="log", aspect="auto", ylim=(0, 1.3 * max([*near, result["held_out"]["nearest"]])))
+    ax.set(xscale="log", xlabel="steps in all", ylim=(0, 1.3 * max([*near, result["held_out"]["nearest"]])))
     ax.set_title(f"{name}\ndistance to the nearest training image", fontsize=7)
-    ax.set_xlabel("steps in all", fontsize=7)
-    ax.tick_params(labelsize=6)
     ax.minorticks_off()
-    ax.set_yticks([0, 0.1, 0.2, 0.3, 0.4])
