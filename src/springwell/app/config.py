@@ -330,29 +330,15 @@ class NormalisedConfig:
     """Width of the focus, in units of log sigma."""
 
 
+_KINDS: dict[str, tuple[type, ...]] = {
+    "objective": (RecoveryConfig, DSMConfig, MarginalObjectiveConfig, NormalisedConfig),
+    "schedule": (T6Config, LinearConfig, LogSNRConfig, SigmasConfig, MarginalConfig),
+    "network": (MLPConfig, ResNetConfig, UNetConfig, ResidualMLPConfig, ResidualUNetConfig, OwnConfig),
+    "sampler": (GuessConfig, LangevinConfig, MALAConfig, HMCConfig),
+}
+# The classes of every section by their kinds, which the default of their first field names.
 SECTIONS: dict[str, dict[str, type]] = {
-    "objective": {
-        "recovery": RecoveryConfig,
-        "dsm": DSMConfig,
-        "marginal": MarginalObjectiveConfig,
-        "normalised": NormalisedConfig,
-    },
-    "schedule": {
-        "t6": T6Config,
-        "linear": LinearConfig,
-        "log-snr": LogSNRConfig,
-        "sigmas": SigmasConfig,
-        "marginal": MarginalConfig,
-    },
-    "network": {
-        "mlp": MLPConfig,
-        "resnet": ResNetConfig,
-        "unet": UNetConfig,
-        "residual-mlp": ResidualMLPConfig,
-        "residual-unet": ResidualUNetConfig,
-        "own": OwnConfig,
-    },
-    "sampler": {"none": GuessConfig, "langevin": LangevinConfig, "mala": MALAConfig, "hmc": HMCConfig},
+    **{section: {str(fields(cls)[0].default): cls for cls in classes} for section, classes in _KINDS.items()},
     "training": {"": TrainingOptions},
     "images": {"": ImageOptions},
 }
@@ -376,9 +362,7 @@ class Config(_Task):
 
     objective: RecoveryConfig | DSMConfig | MarginalObjectiveConfig | NormalisedConfig = field(default_factory=RecoveryConfig)
     schedule: T6Config | LinearConfig | LogSNRConfig | SigmasConfig | MarginalConfig = field(default_factory=SigmasConfig)
-    network: MLPConfig | ResNetConfig | UNetConfig | ResidualMLPConfig | ResidualUNetConfig | OwnConfig = field(
-        default_factory=MLPConfig
-    )
+    network: Network = field(default_factory=MLPConfig)
     sampler: GuessConfig | LangevinConfig | MALAConfig | HMCConfig = field(default_factory=MALAConfig)
     training: TrainingOptions = field(default_factory=TrainingOptions)
     images: ImageOptions = field(default_factory=ImageOptions)
@@ -432,9 +416,8 @@ def _check_training(config: Config) -> None:
     if training.accumulate > training.batch:
         raise UserError(f"accumulate={training.accumulate}: out of range; use 1 ... the batch, {training.batch}")
     if vectors and config.images != ImageOptions():
-        raise UserError(
-            f"network={config.network.network!r}: takes vectors, but the config says how images are read ({config.images})"
-        )
+        found = f"the config says how images are read ({config.images})"
+        raise UserError(f"network={config.network.network!r}: takes vectors, but {found}")
     if vectors and training.fid_every:
         raise UserError(f"fid_every={training.fid_every}: for images; leave it out")
     plain = config.network.network in ("resnet", "unet", "own")

@@ -385,8 +385,8 @@ def bracket(path: Path, found: Bracket, title: str = "") -> Path:
     low, high = (float(v) for v in torch.cat([w.flatten() for w in found.log_weights.values()]).aminmax())
     for name, colour in shown.items():
         label = name if name == "forward" else f"reverse from {name}"
-        values = found.log_weights[name].flatten().cpu().numpy()
-        right.hist(values, bins=40, range=(low, high), histtype="step", color=colour, label=label)
+        weights = found.log_weights[name].flatten().cpu().numpy()
+        right.hist(weights, bins=40, range=(low, high), histtype="step", color=colour, label=label)
     right.set(title=f"log-weights of {'systems' if along_noise else 'chains'}, {ks[-1]} densities", xlabel="nats")
     for ax in (left, right):
         ax.legend(fontsize=6)

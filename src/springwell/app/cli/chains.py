@@ -7,20 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from springwell.app.cli.common import (
-    Common,
-    Context,
-    File,
-    Flag,
-    Folder,
-    ModelName,
-    Number,
-    at_least,
-    load_model,
-    place,
-    writable,
-    write_errors,
-)
+from springwell.app.cli import common as cli
 from springwell.errors import InterruptionError, UserError
 
 if TYPE_CHECKING:
@@ -44,15 +31,15 @@ class ChainOptions:
     """Steps of a round of tuning. The paper has 100."""
     pilot_levels: int = 50
     """Levels that are tuned; step sizes between them are interpolated."""
-    dual_averaging: Flag = False
+    dual_averaging: cli.Flag = False
     """Tune by dual averaging, which does better with few chains and more steps, for instance 4 and 200."""
 
 
 @dataclass(frozen=True)
-class DiagnoseCommand:
+class DiagnoseCommand(cli.Command):
     """Measure how well chains mix at the levels of a model: R-hat, effective samples, acceptance, energies."""
 
-    run: ModelName
+    run: cli.ModelName
     levels: tuple[int, ...] | None = None
     """Which levels. Default: 12 of them, evenly spread, and level 0 without its spring."""
     spring: bool = True
@@ -65,18 +52,17 @@ class DiagnoseCommand:
     """Chains at every level, all at the same conditional."""
     seed: int = 0
     """Of the chains."""
-    out: Folder = None
+    out: cli.Folder = None
     """Where to write diagnosis.json, diagnosis.png and step sizes. Default: chains in the run directory, ./NAME-chains for
     other models; step sizes go to the run directory itself."""
     chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
-    common: Common = dataclasses.field(default_factory=Common)
 
 
 @dataclass(frozen=True)
-class LongrunCommand:
+class LongrunCommand(cli.Command):
     """Sample with more and more steps per level, then go on without springs; the same command resumes."""
 
-    run: ModelName
+    run: cli.ModelName
     steps: tuple[int, ...] = (1, 10, 100)
     """Steps per level, a run for each."""
     marginal_steps: int = 1000
@@ -85,55 +71,47 @@ class LongrunCommand:
     """Chains of each run."""
     seed: int = 0
     """Sample i depends on (seed, i) alone."""
-    batch: Number = None
+    batch: cli.Number = None
     """Chains that run side by side. Default: as many as fit in memory."""
-    fid: Flag = False
+    fid: cli.Flag = False
     """Measure FID and KID as well, of images."""
-    inception: File = None
+    inception: cli.File = None
     """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
-    out: Folder = None
+    out: cli.Folder = None
     """Where to. Default: longrun-KERNEL in the run directory, ./NAME-longrun-KERNEL for other models."""
     chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
-    common: Common = dataclasses.field(default_factory=Common)
 
 
-def _steps(command: DiagnoseCommand | LongrunCommand, free: bool, model: Model, out: Path, context: Context) -> Steps:
+def _steps(command: DiagnoseCommand | LongrunCommand, free: bool, model: Model, out: Path, context: cli.Context) -> Steps:
     from springwell.evaluation.steps import Method, Pilot, kept_steps
 
     chain = command.chain
-    for option, value, least, most in (
-        ("num-leapfrog", chain.num_leapfrog, 1, 1000),
-        ("pilot-chains", chain.pilot_chains, 1, 100_000),
-        ("pilot-steps", chain.pilot_steps, 2, 100_000),
-        ("pilot-levels", chain.pilot_levels, 1, 100_000),
-    ):
-        if not least <= value <= most:
-            raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
+    cli.in_range(("num-leapfrog", chain.num_leapfrog, 1, 1000), ("pilot-chains", chain.pilot_chains, 1, 100_000))
+    cli.in_range(("pilot-steps", chain.pilot_steps, 2, 100_000), ("pilot-levels", chain.pilot_levels, 1, 100_000))
     low, high = chain.band
     if not 0 < low < high < 1:
         raise UserError(f"--band {low:g} {high:g}: needs 0 < low < high < 1, for instance 0.6 0.9")
-    pilot = Pilot(
-        chain.pilot_chains, chain.pilot_steps, chain.band, chain.pilot_levels, command.seed, chain.dual_averaging, free
-    )
+    size = (chain.pilot_chains, chain.pilot_steps, chain.band, chain.pilot_levels)
+    pilot = Pilot(*size, command.seed, chain.dual_averaging, free)
     folder = Path(command.run) if command.out is None and Path(command.run).is_dir() else out
-    with write_errors(folder):
+    with cli.write_errors(folder):
         return kept_steps(model, Method(chain.kernel, chain.num_leapfrog), pilot, folder, context.reporter)
 
 
 def _place(command: DiagnoseCommand | LongrunCommand, what: str) -> Path:
-    out = place(command.run, command.out, what, inside=what)
-    writable(out)
+    out = cli.place(command.run, command.out, what, inside=what)
+    cli.writable(out)
     return out
 
 
-def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, Any]:
+def diagnose_command(command: DiagnoseCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app import plots
     from springwell.evaluation.chains import FREE, diagnose
     from springwell.schedule import spread_levels
     from springwell.store.files import write_json
 
-    at_least(("num", command.num, 2), ("steps", command.steps, 8), ("warmup", command.warmup, 0))
-    model = load_model(command.run, context)
+    cli.at_least(("num", command.num, 2), ("steps", command.steps, 8), ("warmup", command.warmup, 0))
+    model = cli.load_model(command.run, context)
     last = model.schedule.num_levels - 1
     if command.levels is not None and (not command.levels or min(command.levels) < 0):
         raise UserError(f"--levels {' '.join(map(str, command.levels))}: needs some of 0 ... {last}")
@@ -147,7 +125,7 @@ def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, An
     found = diagnose(model, steps, levels, command.steps, command.num, command.warmup, command.seed, context.reporter)
     rows = [diagnosed.numbers for diagnosed in found]
     shown = [found[i] for i in spread_levels(len(found), 5)]
-    with write_errors(out):
+    with cli.write_errors(out):
         plots.diagnosis(out / "diagnosis.png", [(_name(d.numbers), d.log_p, d.energy) for d in shown])
         result = {"method": str(steps.method), "seed": command.seed, "levels": rows}
         write_json(out / "diagnosis.json", result)
@@ -176,15 +154,15 @@ def _line(row: dict[str, Any]) -> str:
     return f"{start}{worth}{shown('ebfmi', '.2f'):>8}{drift:>16}{row['divergent']:>11}"
 
 
-def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]:
+def longrun_command(command: LongrunCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app import plots
     from springwell.app.build import config_of, open_model_data
     from springwell.evaluation.longrun import Judge, Plan, long_run, title
 
-    at_least(("num", command.num, 1), ("marginal-steps", command.marginal_steps, 0), ("batch", command.batch, 1))
+    cli.at_least(("num", command.num, 1), ("marginal-steps", command.marginal_steps, 0), ("batch", command.batch, 1))
     if not command.steps or min(command.steps) < 1:
         raise UserError(f"--steps {' '.join(map(str, command.steps))}: needs numbers of at least 1, for instance 1 10 100")
-    model = load_model(command.run, context)
+    model = cli.load_model(command.run, context)
     network = reference = None
     if command.fid and len(model.event_shape) != 3:
         raise UserError(f"--fid: is of images; {command.run} is a model of vectors {list(model.event_shape)}")
@@ -201,7 +179,7 @@ def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]
     judge = Judge(model, data, command.seed, context.reporter, network, reference)
     steps = _steps(command, command.marginal_steps > 0, model, out, context)
     plan = Plan(tuple(sorted(set(command.steps))), command.num, command.marginal_steps, command.seed, command.batch)
-    with write_errors(out):
+    with cli.write_errors(out):
         try:
             result, samples = long_run(model, plan, steps, judge, out, context.reporter)
         except KeyboardInterrupt:

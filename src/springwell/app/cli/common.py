@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -51,6 +51,13 @@ class Common:
     """auto, cpu, cuda, xpu: where to compute. auto takes an accelerator that has float64, else the CPU."""
     threads: Number = None
     """CPU threads. Default: torch's own choice."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What every command has."""
+
+    common: Common = field(default_factory=Common, kw_only=True)
 
 
 class Processes(NamedTuple):
@@ -165,6 +172,13 @@ def at_least(*options: tuple[str, int | None, int]) -> None:
     for option, value, least in options:
         if value is not None and value < least:
             raise UserError(f"--{option} {value}: must be at least {least}")
+
+
+def in_range(*options: tuple[str, int | None, int, int]) -> None:
+    """Refuses numbers outside of their ranges: (option, value, least, most); None is not given."""
+    for option, value, least, most in options:
+        if value is not None and not least <= value <= most:
+            raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
 
 
 def check_new(out: Path | None, overwrite: bool) -> None:

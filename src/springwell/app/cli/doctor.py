@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from springwell.app.cli.common import Common, Context, DataRoot
+from springwell.app.cli import common as cli
 
 
 @dataclass(frozen=True)
-class DoctorCommand:
+class DoctorCommand(cli.Command):
     """Look whether everything is in place, and run a self-test with known answers."""
 
-    data_root: DataRoot = None
-    common: Common = dataclasses.field(default_factory=Common)
+    data_root: cli.DataRoot = None
 
 
-def doctor_command(command: DoctorCommand, context: Context) -> dict[str, Any]:
+def doctor_command(command: DoctorCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app.doctor import examine
 
     checks = []

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from springwell.app.cli.common import at_least
 from springwell.errors import UserError
 
 _MOST_VALUES = 2**27
@@ -19,6 +20,14 @@ def told(command: Any, out: Path, images: list[Any], num: int, what: str) -> dic
         if failures:
             print("\n".join([f"{len(failures)} of {len(images)} images failed:", *failures]))
     return {"run": command.run, "out": str(out), "images": done, "num": num, "seed": command.seed, "failures": failures}
+
+
+def check_sampling(command: Any) -> None:
+    """Refuses numbers of samples, sweeps, steps or images, or a seed, that cannot be."""
+    from springwell.applications.batches import check_seed
+
+    at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
+    check_seed(command.seed)
 
 
 def as_folder(out: Path) -> Path:
@@ -41,9 +50,8 @@ def check_row(num: int, shape: tuple[int, ...]) -> None:
     from springwell.app.writing import MAX_GRID
 
     if num + 4 > MAX_GRID:
-        raise UserError(
-            f"--num {num}: a picture holds at most {MAX_GRID} images, and a row has 4 beside the samples; use fewer"
-        )
+        most = f"a picture holds at most {MAX_GRID} images"
+        raise UserError(f"--num {num}: {most}, and a row has 4 beside the samples; use fewer")
     check_size(num, num + 4, math.prod(shape))
 
 
