@@ -35,24 +35,11 @@ from springwell.store.run import TEMPORARY, Run, read_log_z
 from springwell.training.loop import Hooks, Result, fit
 from springwell.training.processes import make_accelerator
 
-# Changing these does not change the model that comes out, so a run may be resumed with other values.
-FREE_FIELDS = frozenset(
-    {
-        "log_every",
-        "checkpoint_every",
-        "preview_every",
-        "fid_every",
-        "fid_samples",
-        "keep",
-        "on_divergence",
-        "tensorboard",
-        "data_root",
-        "sample_steps",
-        "sample_jump_proposals",
-        "noise_scale",
-        "denoise",
-    }
-)
+# How a model is sampled by default; and all fields whose change does not change the model that comes out, so that a run may be
+# resumed with other values.
+SAMPLING_FIELDS = frozenset({"sample_steps", "sample_jump_proposals", "noise_scale", "denoise"})
+_WATCHING = {"log_every", "checkpoint_every", "preview_every", "fid_every", "fid_samples", "keep", "tensorboard"}
+FREE_FIELDS = SAMPLING_FIELDS | _WATCHING | {"on_divergence", "data_root"}
 ARRAY = "array"
 Data = str | Tensor | np.ndarray | Dataset[Any]
 

@@ -10,15 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from springwell.app.config import (
-    Config,
-    DSMConfig,
-    NormalisedConfig,
-    ResidualMLPConfig,
-    ResidualUNetConfig,
-    from_dict,
-    to_dict,
-)
+from springwell.app.config import Config, from_dict, to_dict
 from springwell.data.options import ImageOptions
 from springwell.data.source import DataSource, open_data
 from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ScaledEnergy
@@ -71,12 +63,12 @@ def build_energy(
         event_shape: Shape of one sample.
         network: A network (y, t) -> ``[N]`` of one's own, which the config calls ``own``.
     """
-    c = config.network
+    c: Any = config.network
     if network is None:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(config.training.seed)
             network = _network(config, schedule, event_shape)
-    if isinstance(c, (ResidualMLPConfig, ResidualUNetConfig)):
+    if c.network.startswith("residual"):
         return LevelEnergy(ResidualEnergy(network, Prior.outline(event_shape, len(c.atoms))), schedule)
     return ScaledEnergy(network, schedule, c.output_scale, c.base_precision)
 
@@ -109,29 +101,22 @@ def build_samplers(config: Config, schedule: NoiseSchedule) -> tuple[LevelSample
     """How levels are drawn, in training and in generation, with the first step sizes."""
     c, start = config.sampler, config.sampler.chain_start
     name = "mala" if c.kernel == "none" else c.kernel
-    step_size = _first_steps(config, schedule)
+    fraction = STEP_FRACTION if c.kernel == "none" else c.step_fraction
+    step_size = (schedule.langevin_step if fraction is None else fraction * schedule.sigma[1:]).float()
     training = LevelSampler(make_kernel(name, c.num_leapfrog), c.num_steps, step_size, start, c.jump_proposals)
     steps, jumps = config.effective_sample_steps, config.effective_sample_jumps
     generation = LevelSampler(make_kernel(name, c.num_leapfrog, c.noise_scale), steps, step_size, start, jumps)
     return training, generation
 
 
-def _first_steps(config: Config, schedule: NoiseSchedule) -> Tensor:
-    """``[T]``, float32."""
-    c: Any = config.sampler
-    if c.kernel != "none" and c.step_fraction is None:
-        return schedule.langevin_step.float()
-    return ((STEP_FRACTION if c.kernel == "none" else c.step_fraction) * schedule.sigma[1:]).float()
-
-
 def build_objective(config: Config) -> MakeObjective:
     """The function that makes the objective; see :class:`springwell.training.task.Task`."""
-    c = config.objective
+    c: Any = config.objective
 
     def make(energy: nn.Module, schedule: NoiseSchedule, sampler: LevelSampler, differentiated: EnergyFunction) -> Objective:
-        if isinstance(c, DSMConfig):
+        if c.objective == "dsm":
             return DSM(energy, schedule, differentiated, c.dsm_target)
-        if isinstance(c, NormalisedConfig):
+        if c.objective == "normalised":
             recovery = Recovery(energy, schedule, sampler, differentiated=differentiated) if c.recovery_weight else None
             weights = Weights(c.noise_weight, c.total_weight, c.classifier_weight, c.recovery_weight, c.balance)
             focus = Focus(c.focus_share, c.focus_sigma, c.focus_width)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,8 +17,7 @@ from springwell.errors import UserError
 from springwell.evaluation.neighbours import nearest
 from springwell.evaluation.toy import mmd
 from springwell.noise import Noise, Stream
-from springwell.paper.common import coarse_ladder, scaled, trained, write
-from springwell.progress import Reporter
+from springwell.paper.common import Study, coarse_ladder, scaled, write
 
 NUM_SAMPLES = 256
 
@@ -32,12 +30,13 @@ def authors_rule(ladder: Config, reference: Config) -> Config:
     return with_fields(config, iterations=max(1, round(total / config.gradient_evaluations())))
 
 
-def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "digits") -> dict[str, Any]:
+def reproduce(study: Study) -> dict[str, Any]:
+    data, seed, scale = study.data or "digits", study.seed, study.scale
     if data not in ("digits", "mnist"):
         raise UserError(f"--data {data}: has no pair of presets to compare; use digits or mnist")
     ladder = scaled(coarse_ladder(data), seed, scale)
     configs = {"ladder": ladder, "authors' rule": authors_rule(ladder, preset(f"{data}-t6"))}
-    source = open_data(data, ladder.images, reporter)
+    source = open_data(data, ladder.images, study.reporter)
     held_out = source.held_out(Noise(seed, torch.arange(min(NUM_SAMPLES, source.num_held_out or NUM_SAMPLES)), Stream.DATA))
     figure, axes = new_figure(1, 3, 3.2)
     rows = source.rows
@@ -51,7 +50,7 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
     numbers["held-out data"] = {"nearest": distance(held_out)}
     panels = {"held-out data": held_out}
     for name, config in configs.items():
-        model = trained(config, out / "runs" / re.sub(r"\W+", "-", f"{data}-{name}"), device, reporter)
+        model = study.trained(config, re.sub(r"\W+", "-", f"{data}-{name}"))
         panels[name] = x = model.sample(len(held_out), seed=seed)
         mmd2, null = mmd(x.flatten(1), held_out.flatten(1), seed=seed)
         numbers[name] = {
@@ -66,4 +65,4 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
         row = numbers[name]
         note = f"MMD^2 {row['mmd2']:.1e} (null {row['mmd2_null_95']:.1e})" if "mmd2" in row else ""
         ax.set(title=f"{name}\n{note}\nnearest training image at {row['nearest']:.2f}")
-    return write(out, f"ladder-{data}", figure, numbers)
+    return write(study.out, f"ladder-{data}", figure, numbers)

@@ -18,8 +18,7 @@ from springwell.app.plots import long_samples, longrun, new_charts
 from springwell.errors import UserError
 from springwell.evaluation.longrun import Judge, Plan, long_run, title
 from springwell.evaluation.steps import Method, Pilot, kept_steps
-from springwell.paper.common import markdown, resolved, write
-from springwell.progress import Reporter
+from springwell.paper.common import Study, markdown, resolved, write
 from springwell.store.run import Run
 
 
@@ -52,30 +51,21 @@ PAPER_JOB = Job((1, 10, 100), 2500, 10_000)
 PAPER = "FID 25.12 after 1 step per level, 24.89 after 100"
 
 
-def reproduce(
-    out: Path,
-    seed: int,
-    scale: float,
-    device: str,
-    reporter: Reporter,
-    data: str | None = None,
-    kernel: str = "hmc",
-    runs: Path = Path("runs"),
-) -> dict[str, Any]:
-    jobs = dict(JOBS[kernel])
-    place = resolved(device)
+def reproduce(study: Study, kernel: str = "hmc") -> dict[str, Any]:
+    jobs, place = dict(JOBS[kernel]), resolved(study.device)
+    out, runs, seed, reporter = study.out, study.runs, study.seed, study.reporter
     if Run(runs / PAPER_RUN).finished and place != "cpu":
         jobs[str(runs / PAPER_RUN)] = PAPER_JOB
     else:
         reporter.say(f"{PAPER_RUN}: left out; it needs a finished run in {runs / PAPER_RUN} and an accelerator")
-    if data is not None:
-        if data not in jobs:
-            raise UserError(f"--data {data}: unknown here; choose {', '.join(jobs)}")
-        jobs = {data: jobs[data]}
-    method = Method(kernel)
+    if study.data is not None:
+        if study.data not in jobs:
+            raise UserError(f"--data {study.data}: unknown here; choose {', '.join(jobs)}")
+        jobs = {study.data: jobs[study.data]}
+    method, scale = Method(kernel), study.scale
     rows: list[list[str]] = []
+    written: list[Path] = []
     numbers: dict[str, Any] = {"method": str(method), "seed": seed, "scale": scale}
-    written = []
     for name, job in jobs.items():
         model = load(name, device=place)
         folder = out / "runs" / f"longrun-{kernel}-{Path(name).name}"

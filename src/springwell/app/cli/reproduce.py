@@ -59,12 +59,10 @@ def reproduce_command(command: ReproduceCommand, context: cli.Context) -> dict[s
     reproduce = import_module(f"springwell.paper.{name}").reproduce
     if command.name == "fig2" and command.data is not None:
         raise UserError(f"--data {command.data}: fig2 shows its own two data sets; leave it out")
-    options: dict[str, Any] = {} if command.data is None else {"data": command.data}
-    if kernel:
-        options["kernel"] = kernel
-    if kernel or name in ("logz", "bpd"):
-        options["runs"] = command.runs
-    return _shown(reproduce(command.out, command.seed, scale, command.common.device, context.reporter, **options), command)
+    study = import_module("springwell.paper.common").Study(
+        command.out, command.seed, scale, command.common.device, context.reporter, command.data, command.runs
+    )
+    return _shown(reproduce(study, kernel) if kernel else reproduce(study), command)
 
 
 def _shown(result: dict[str, Any], command: ReproduceCommand) -> dict[str, Any]:
