@@ -94,9 +94,8 @@ def read_image(path: Path, shape: tuple[int, ...], resize: bool = False) -> Tens
         raise UserError(f"{path}: {found}; use --resize to crop and resize it")
     if pixels.shape[0] != channels:
         kinds = {1: "grey", 3: "in colour"}
-        raise UserError(
-            f"{path}: is {kinds[pixels.shape[0]]}; the model's images are {kinds[channels]}; use --resize to convert it"
-        )
+        theirs, ours = kinds[pixels.shape[0]], kinds[channels]
+        raise UserError(f"{path}: is {theirs}; the model's images are {ours}; use --resize to convert it")
     return torch.from_numpy(np.array(pixels))
 
 
@@ -151,17 +150,13 @@ def _read_folder(
     names = names[:limit]
     if not names:
         raise UserError(f"{source}: holds no images (png, jpg, webp, gif, bmp, tif, ppm, jp2, avif)")
-    return [
-        _read(path / file, name, number, shape, resize)
-        for number, (file, name) in enumerate(zip(names, unique_names(names), strict=True))
-    ]
-
-
-def _read(path: Path, name: str, number: int, shape: tuple[int, ...], resize: bool) -> Image:
-    try:
-        return Image(name, number, read_image(path, shape, resize))
-    except UserError as error:
-        return Image(name, number, problem=str(error))
+    images = []
+    for number, (file, name) in enumerate(zip(names, unique_names(names), strict=True)):
+        try:
+            images.append(Image(name, number, read_image(path / file, shape, resize)))
+        except UserError as error:
+            images.append(Image(name, number, problem=str(error)))
+    return images
 
 
 def read_mask(path: Path, shape: tuple[int, ...]) -> Tensor:

@@ -67,8 +67,7 @@ def evaluate_images(
     noise = Noise(seed, torch.arange(num, device=model.device), Stream.DATA)
     held_out = data.held_out(noise)
     for t in range(num_levels):
-        level = torch.full((num,), t, device=model.device)
-        f_data[t] = model.level_f(model.schedule.diffuse(held_out, level, noise), t, batch)
+        f_data[t] = model.level_f(model.schedule.diffuse(held_out, t, noise), t, batch)
     gap = f_data.mean(1) - f_samples.mean(1)
     errors = ((f_data.var(1) + f_samples.var(1)) / num).sqrt() if num > 1 else [math.nan] * num_levels
     assert data.rows is not None

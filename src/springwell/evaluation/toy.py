@@ -83,8 +83,7 @@ def mode_coverage(toy: ToyData, x_0: Tensor, reference: Tensor, a: float, sigma:
 def _reference(data: DataSource, model: Model, num: int, seed: int) -> Tensor:
     """x_0 drawn from the data, in standardised coordinates."""
     noise = Noise(seed, torch.arange(num, device=model.device), Stream.DATA)
-    level = torch.zeros(num, dtype=torch.long, device=model.device)
-    return model.schedule.diffuse(data.held_out(noise), level, noise)
+    return model.schedule.diffuse(data.held_out(noise), 0, noise)
 
 
 def evaluate(

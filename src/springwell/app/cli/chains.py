@@ -129,14 +129,11 @@ def diagnose_command(command: DiagnoseCommand, context: cli.Context) -> dict[str
         plots.diagnosis(out / "diagnosis.png", [(_name(d.numbers), d.log_p, d.energy) for d in shown])
         result = {"method": str(steps.method), "seed": command.seed, "levels": rows}
         write_json(out / "diagnosis.json", result)
-    if not command.common.json:
-        count = f"{command.num} chains of {command.steps} steps after {command.warmup}"
-        print(f"{steps.method}, {count}, worst coordinate of each level")
-        print(f"{'level':<12}{'step':>9}{'accepted':>10}{'R-hat':>8}{'ESS bulk':>10}{'tail':>7}{'per gradient':>14}", end="")
-        print(f"{'E-BFMI':>8}{'drift (z)':>16}{'divergent':>11}")
-        for row in rows:
-            print(_line(row))
-        print(f"written: {out / 'diagnosis.json'}, {out / 'diagnosis.png'}")
+    count = f"{command.num} chains of {command.steps} steps after {command.warmup}"
+    context.tell(f"{steps.method}, {count}, worst coordinate of each level")
+    start = f"{'level':<12}{'step':>9}{'accepted':>10}{'R-hat':>8}{'ESS bulk':>10}{'tail':>7}{'per gradient':>14}"
+    context.tell(f"{start}{'E-BFMI':>8}{'drift (z)':>16}{'divergent':>11}", *map(_line, rows))
+    context.tell(f"written: {out / 'diagnosis.json'}, {out / 'diagnosis.png'}")
     return {"run": command.run, "out": str(out), **result}
 
 
@@ -187,25 +184,27 @@ def longrun_command(command: LongrunCommand, context: cli.Context) -> dict[str, 
         plots.longrun(out / "longrun.png", result)
         named = {title(name): x for name, x in samples.items()}
         (plots.long_samples if len(model.event_shape) == 3 else plots.long_points)(out / "samples.png", named)
-    if not command.common.json:
-        print_longrun(result)
-        print(f"written: {out / 'longrun.json'}, {out / 'longrun.png'}, {out / 'samples.png'}")
+    written = f"written: {out / 'longrun.json'}, {out / 'longrun.png'}, {out / 'samples.png'}"
+    context.tell(*longrun_lines(result), written)
     return {"run": command.run, "out": str(out), **result}
 
 
-def print_longrun(result: dict[str, Any]) -> None:
+def longrun_lines(result: dict[str, Any]) -> list[str]:
     """A line per run and per mark of the chains without spring."""
-    images = "nearest" in result["held_out"]
     num, held_out = result["num_samples"], result["held_out"]["num"]
-    print(f"{result['method']}, {num} chains; f gap in nats: {held_out} held-out data less samples")
-    print(f"{'steps':<22}{'accepted':>13}{'f gap':>22}{'MMD^2 (null 95 %)':>24}" + (f"{'nearest image':>18}" if images else ""))
+    near = f"{'nearest image':>18}" if "nearest" in result["held_out"] else ""
+    lines = [
+        f"{result['method']}, {num} chains; f gap in nats: {held_out} held-out data less samples",
+        f"{'steps':<22}{'accepted':>13}{'f gap':>22}{'MMD^2 (null 95 %)':>24}{near}",
+    ]
     for row in result["runs"].values():
         rates = row["acceptance"]
         accepted = "-" if rates is None else f"{min(rates):.2f} ... {max(rates):.2f}"
-        print(_measures(f"{row['steps_per_level']} per level", accepted, row))
+        lines.append(_measures(f"{row['steps_per_level']} per level", accepted, row))
     for row in result.get("marginal", []):
         accepted = "-" if row["acceptance"] is None else f"{row['acceptance']:.2f}"
-        print(_measures(f"{row['steps']} without spring", accepted, row))
+        lines.append(_measures(f"{row['steps']} without spring", accepted, row))
+    return lines
 
 
 def _measures(name: str, accepted: str, row: dict[str, Any]) -> str:

@@ -109,6 +109,11 @@ class Context:
         yield Processes(str(accelerator.device), accelerator.is_main_process, accelerator.main_process_first)
         accelerator.end_training()
 
+    def tell(self, *lines: str) -> None:
+        """Prints a result for people, unless --json asks for one for programs."""
+        if not self.common.json:
+            print("\n".join(lines), flush=True)
+
     def set_threads(self) -> None:
         threads = self.common.threads
         if threads is not None:

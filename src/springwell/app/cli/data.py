@@ -48,12 +48,10 @@ def data_command(command: DataCommand, context: cli.Context) -> dict[str, Any]:
     cli.in_range(("image-size", command.image_size, 1, 4096), ("workers", command.workers, 1, 1024))
     images = ImageOptions(image_size=command.image_size, data_root=command.data_root)
     record = prepare_images(command.spec, command.out, images, command.workers, context.reporter)
-    if not command.common.json:
-        counts = f"{record['num_train']} training and {record['num_test']} test images, {record['num_unreadable']} unreadable"
-        print(f"{command.out}: {counts}, {' x '.join(map(str, record['shape']))} bytes each")
-        for name, reason in record["unreadable"][:10]:
-            print(f"  unreadable: {name}: {reason}")
-        print(f"train with --data prepared:{command.out}")
+    counts = f"{record['num_train']} training and {record['num_test']} test images, {record['num_unreadable']} unreadable"
+    context.tell(f"{command.out}: {counts}, {' x '.join(map(str, record['shape']))} bytes each")
+    unreadable = [f"  unreadable: {name}: {reason}" for name, reason in record["unreadable"][:10]]
+    context.tell(*unreadable, f"train with --data prepared:{command.out}")
     return {"out": str(command.out), **record}
 
 
@@ -65,8 +63,7 @@ def convert_command(command: ConvertCommand, context: cli.Context) -> dict[str, 
     with cli.write_errors(command.out):
         model = convert(command.checkpoint, command.out, command.preset)
     network = config_of(model).network
-    if not command.common.json:
-        assert network.network == "resnet"
-        what = f"width {network.width}, multipliers {network.multipliers}, N = {network.num_blocks}"
-        print(f"{command.out}: {what}, iteration {model.iteration}; sample it with springwell sample {command.out}")
+    assert network.network == "resnet"
+    what = f"width {network.width}, multipliers {network.multipliers}, N = {network.num_blocks}"
+    context.tell(f"{command.out}: {what}, iteration {model.iteration}; sample it with springwell sample {command.out}")
     return {"out": str(command.out), "iteration": model.iteration, "network": dataclasses.asdict(network)}

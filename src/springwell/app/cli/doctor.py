@@ -21,9 +21,7 @@ def doctor_command(command: DoctorCommand, context: cli.Context) -> dict[str, An
     checks = []
     for check in examine(context.device(), command.data_root):
         checks.append(check._asdict())
-        if not command.common.json:
-            print(f"{check.verdict:<8}{check.name:<18}{check.found}", flush=True)
+        context.tell(f"{check.verdict:<8}{check.name:<18}{check.found}")
     failed = [check["name"] for check in checks if check["verdict"] == "failed"]
-    if not command.common.json:
-        print(f"\nfailed: {', '.join(failed)}" if failed else "\nall is well")
+    context.tell(f"\nfailed: {', '.join(failed)}" if failed else "\nall is well")
     return {"checks": checks, "failed": failed, "status": "failed" if failed else "ok"}

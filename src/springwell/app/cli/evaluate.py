@@ -70,9 +70,8 @@ def evaluate_command(command: EvaluateCommand, context: cli.Context) -> dict[str
     out = cli.place(command.run, command.out, "evaluation", data=command.data)
     with context.processes() as processes:
         result = measure_model(command, out, context, processes)
-    if not command.common.json and result:
-        print("\n".join(evaluation_lines(result)))
-        print(f"written: {out / 'evaluation.json'}, {out / 'report.png'}")
+    if result:
+        context.tell(*evaluation_lines(result), f"written: {out / 'evaluation.json'}, {out / 'report.png'}")
     return {"run": command.run, "out": str(out), "evaluation": result}
 
 
@@ -260,8 +259,7 @@ def fid_command(command: FidCommand, context: cli.Context) -> dict[str, Any]:
     if not processes.main:
         return {}
     result = image_metrics(samples, reference, network.fc, reporter)
-    if not command.common.json:
-        print("\n".join([f"{a.name} against {b.name}, preprocessing {command.preprocessing}", *metric_lines(result)]))
+    context.tell(f"{a.name} against {b.name}, preprocessing {command.preprocessing}", *metric_lines(result))
     unreadable = {"unreadable_a": a.num_unreadable, "unreadable_b": b.num_unreadable}
     how = {"preprocessing": command.preprocessing, "inception_sha256": network.digest}
     return {"a": a.name, "b": b.name, **how, **unreadable, **result}

@@ -105,7 +105,7 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: cli.Context) -
 
     with cli.write_errors(out):
         Folder(out, "inpaint", record).fill(images, model, num, work, context.reporter)
-    return told(command, out, images, num, f"{int(hidden.sum())} of {hidden.numel()} values hidden, {sweeps} sweeps")
+    return told(command, context, out, images, num, f"{int(hidden.sum())} of {hidden.numel()} values hidden, {sweeps} sweeps")
 
 
 def _inpaint_vectors(command: InpaintCommand, model: Any, context: cli.Context) -> dict[str, Any]:
@@ -145,8 +145,7 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: cli.Context) 
             save_figure(conditional_figure(samples, hidden, exact, f"{command.run}, {command.given}"), out)
         else:
             save_samples(samples.numpy(), out)
-    if not command.common.json:
-        print("\n".join([f"{out}: {num} samples of {command.run} given {command.given}, {sweeps} sweeps", *lines]))
+    context.tell(f"{out}: {num} samples of {command.run} given {command.given}, {sweeps} sweeps", *lines)
     return result
 
 

@@ -86,19 +86,11 @@ def interpolate_command(command: InterpolateCommand, context: cli.Context) -> di
             else:
                 frames = _border(rows) if command.manifold else rows.transpose(0, 1)
                 pictures.save_gif([pictures.grid(pictures.to_bytes(frame)) for frame in frames], out)
-    if not command.common.json:
-        what = f"largest distance of neighbours {float(step.max()):.3f}, mean {float(step.mean()):.3f}, {step.numel()} pairs"
-        print(f"{', '.join(map(str, outs))}: {len(rows)} x {num} samples of {command.run}; {what}")
-    return {
-        "run": command.run,
-        "out": [str(out) for out in outs],
-        "seeds": list(seeds),
-        "shape": list(rows.shape),
-        "tests": command.tests,
-        "distance_largest": float(step.max()),
-        "distance_mean": float(step.mean()),
-        "distance_pairs": step.numel(),
-    }
+    largest, mean, pairs = float(step.max()), float(step.mean()), step.numel()
+    what = f"largest distance of neighbours {largest:.3f}, mean {mean:.3f}, {pairs} pairs"
+    context.tell(f"{', '.join(map(str, outs))}: {len(rows)} x {num} samples of {command.run}; {what}")
+    drawn = {"out": [str(out) for out in outs], "seeds": list(seeds), "shape": list(rows.shape), "tests": command.tests}
+    return {"run": command.run, **drawn, "distance_largest": largest, "distance_mean": mean, "distance_pairs": pairs}
 
 
 def _border(rows: Any) -> list[Any]:

@@ -6,19 +6,18 @@ import math
 from pathlib import Path
 from typing import Any
 
-from springwell.app.cli.common import at_least
+from springwell.app.cli.common import Context, at_least
 from springwell.errors import UserError
 
 _MOST_VALUES = 2**27
 
 
-def told(command: Any, out: Path, images: list[Any], num: int, what: str) -> dict[str, Any]:
+def told(command: Any, context: Context, out: Path, images: list[Any], num: int, what: str) -> dict[str, Any]:
     failures = [image.problem for image in images if image.pixels is None]
     done = len(images) - len(failures)
-    if not command.common.json:
-        print(f"{out}: {done} images, {num} samples each, of {command.run}, seed {command.seed}; {what}")
-        if failures:
-            print("\n".join([f"{len(failures)} of {len(images)} images failed:", *failures]))
+    context.tell(f"{out}: {done} images, {num} samples each, of {command.run}, seed {command.seed}; {what}")
+    if failures:
+        context.tell(f"{len(failures)} of {len(images)} images failed:", *failures)
     return {"run": command.run, "out": str(out), "images": done, "num": num, "seed": command.seed, "failures": failures}
 
 

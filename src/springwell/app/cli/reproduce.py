@@ -53,7 +53,7 @@ def reproduce_command(command: ReproduceCommand, context: cli.Context) -> dict[s
     if command.name.startswith("table"):
         # By name: the paper's figures and tables stand on the application, not the other way round.
         tables = import_module("springwell.paper.tables")
-        return _shown(tables.reproduce(command.name, command.out, command.runs), command)
+        return _shown(tables.reproduce(command.name, command.out, command.runs), context)
     context.set_threads()
     name, _, kernel = command.name.removeprefix("fig-").partition("-")
     reproduce = import_module(f"springwell.paper.{name}").reproduce
@@ -62,12 +62,9 @@ def reproduce_command(command: ReproduceCommand, context: cli.Context) -> dict[s
     study = import_module("springwell.paper.common").Study(
         command.out, command.seed, scale, command.common.device, context.reporter, command.data, command.runs
     )
-    return _shown(reproduce(study, kernel) if kernel else reproduce(study), command)
+    return _shown(reproduce(study, kernel) if kernel else reproduce(study), context)
 
 
-def _shown(result: dict[str, Any], command: ReproduceCommand) -> dict[str, Any]:
-    if not command.common.json:
-        if result["table"]:
-            print(f"{result['table']}\n")
-        print(f"written: {', '.join(result['written'])}")
+def _shown(result: dict[str, Any], context: cli.Context) -> dict[str, Any]:
+    context.tell(*[f"{result['table']}\n"] * bool(result["table"]), f"written: {', '.join(result['written'])}")
     return result

@@ -111,12 +111,12 @@ def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, 
 
     with cli.write_errors(out):
         Folder(out, "restore", record).fill(images, model, num, work, context.reporter)
-    psnr = _quality(out, images, shape, command.common.json) if command.simulate else {}
+    psnr = _quality(out, images, shape, context) if command.simulate else {}
     what = f"{command.task}, noise {noise:g}, {command.sweeps} sweeps"
-    return {**told(command, out, images, num, what), **({"psnr": psnr} if psnr else {})}
+    return {**told(command, context, out, images, num, what), **({"psnr": psnr} if psnr else {})}
 
 
-def _quality(out: Path, images: list[Any], shape: tuple[int, ...], quiet: bool) -> dict[str, Any]:
+def _quality(out: Path, images: list[Any], shape: tuple[int, ...], context: cli.Context) -> dict[str, Any]:
     """PSNRs of what was written, and of what it is compared with."""
     import numpy as np
     import torch
@@ -139,8 +139,7 @@ def _quality(out: Path, images: list[Any], shape: tuple[int, ...], quiet: bool) 
         found = mean_psnr(torch.stack(restored), torch.stack([scaled(image.pixels) for image in images]))
         result[name.replace(" ", "_")] = found
         spread = "" if found["standard_error"] is None else f" +- {found['standard_error']:.2f}"
-        if not quiet:
-            print(f"psnr {name:<14}{found['psnr']:.2f}{spread} dB   {found['num']} images")
+        context.tell(f"psnr {name:<14}{found['psnr']:.2f}{spread} dB   {found['num']} images")
     return result
 
 

@@ -43,8 +43,7 @@ def sample_command(command: SampleCommand, context: cli.Context) -> dict[str, An
     if is_table_run(command.run):
         cli.at_least(("num", command.num, 1))
         written = sample_table(command.run, command.num, command.seed, command.out, command.overwrite)
-        if not command.common.json:
-            print(f"{written['out']}: {written['num']} rows of {command.run}, seed {command.seed}")
+        context.tell(f"{written['out']}: {written['num']} rows of {command.run}, seed {command.seed}")
         return written
     out = command.out
     if out is not None and out.suffix not in KINDS:
@@ -72,6 +71,6 @@ def _sample(command: SampleCommand, context: cli.Context, processes: cli.Process
     drawing = Drawing(model, os.path.normpath(command.run), context.reporter, *how)
     with cli.write_errors(out):
         written = (write_trajectory if command.trajectory else write_samples)(drawing, out)
-    if not command.common.json and processes.main:
-        print(f"{out}: {written['num']} samples of {command.run}, seed {command.seed}")
+    if processes.main:
+        context.tell(f"{out}: {written['num']} samples of {command.run}, seed {command.seed}")
     return {"run": command.run, "out": str(out), "seed": command.seed, **written}

@@ -80,14 +80,15 @@ def train_options(config: Config) -> TrainCommand:
 def presets_command(command: PresetsCommand, context: cli.Context) -> dict[str, Any]:
     shipped = zoo.names()
     rows = {name: {"about": row.about, **_cost(row), "ships": name in shipped} for name, row in TABLE.items()}
-    if not command.common.json:
-        print(f"{'preset':<25}{'gradients':>10}{'CPU time':>10}  {'ships':<7}what it is")
-        for name, row in rows.items():
-            minutes, evaluations = row["cpu_minutes"], row["gradient_evaluations"]
-            time = "" if minutes is None else f"{minutes:.0f} min"
-            print(f"{name:<25}{evaluations:>10.1e}{time:>10}  {'yes' if row['ships'] else '':<7}{row['about']}")
-        print("\ngradients: gradient evaluations of the whole training, one sample each; CPU time: on one core, where known")
-        print("springwell train PRESET trains one; springwell sample NAME draws from one that ships")
+    context.tell(f"{'preset':<25}{'gradients':>10}{'CPU time':>10}  {'ships':<7}what it is")
+    for name, row in rows.items():
+        minutes, evaluations = row["cpu_minutes"], row["gradient_evaluations"]
+        time = "" if minutes is None else f"{minutes:.0f} min"
+        context.tell(f"{name:<25}{evaluations:>10.1e}{time:>10}  {'yes' if row['ships'] else '':<7}{row['about']}")
+    context.tell(
+        "\ngradients: gradient evaluations of the whole training, one sample each; CPU time: on one core, where known",
+        "springwell train PRESET trains one; springwell sample NAME draws from one that ships",
+    )
     return {"presets": rows}
 
 
@@ -125,8 +126,7 @@ def train_command(command: TrainCommand | TableCommand, context: cli.Context) ->
     if result.status == "already finished":
         context.reporter.say(f"{result.run} is finished ({result.iteration} iterations); nothing to do")
     if not command.evaluate:
-        if not command.common.json:
-            print(f"{result.run}: {result.iteration} iterations, {result.seconds:.0f} s")
+        context.tell(f"{result.run}: {result.iteration} iterations, {result.seconds:.0f} s")
         return out
     known = known_evaluation(run.evaluation_path)
     if known.get("iteration") == result.iteration:
@@ -135,9 +135,8 @@ def train_command(command: TrainCommand | TableCommand, context: cli.Context) ->
         quick = EvaluateCommand(str(result.run), fid=False, common=command.common)
         alone = cli.Processes(context.device(), True, contextlib.nullcontext)
         out["evaluation"] = measure_model(quick, result.run, context, alone)
-    if not command.common.json:
-        print("\n".join(evaluation_lines(out["evaluation"])))
-        print(f"{result.run}: {result.iteration} iterations, {result.seconds:.0f} s; pictures: {result.run / 'report.png'}")
+    spent = f"{result.iteration} iterations, {result.seconds:.0f} s"
+    context.tell(*evaluation_lines(out["evaluation"]), f"{result.run}: {spent}; pictures: {result.run / 'report.png'}")
     return out
 
 
@@ -188,15 +187,15 @@ def _dry_run(command: TrainCommand, context: cli.Context) -> dict[str, Any]:
         "seconds_per_iteration": round(seconds, 5),
         "seconds_estimated": round(seconds * iterations, 1),
     }
-    if not command.common.json:
-        for name, value in flat(config).items():
-            print(f"{name:<22}{value}")
-        print(f"\nparameters: {cost.parameters:,}\nlevels: {result['num_levels']}")
-        print(f"gradient evaluations: {evaluations} batches per iteration, {evaluations * iterations:,} in all")
-        flops = f"{cost.iteration_flops:.3g} FLOP per iteration, {cost.iteration_flops * iterations:.3g} in all"
-        print(f"operations: {cost.gradient_flops:.3g} FLOP per gradient of one sample, {flops}")
-        print(f"memory: about {max(1, round(cost.memory_bytes / 2**20)):,} MiB for the whole batch in one process")
-        print(f"time on {device}: {seconds:.3g} s per iteration ({how}), {_duration(seconds * iterations)} in all")
+    flops = f"{cost.iteration_flops:.3g} FLOP per iteration, {cost.iteration_flops * iterations:.3g} in all"
+    context.tell(
+        *[f"{name:<22}{value}" for name, value in flat(config).items()],
+        f"\nparameters: {cost.parameters:,}\nlevels: {result['num_levels']}",
+        f"gradient evaluations: {evaluations} batches per iteration, {evaluations * iterations:,} in all",
+        f"operations: {cost.gradient_flops:.3g} FLOP per gradient of one sample, {flops}",
+        f"memory: about {max(1, round(cost.memory_bytes / 2**20)):,} MiB for the whole batch in one process",
+        f"time on {device}: {seconds:.3g} s per iteration ({how}), {_duration(seconds * iterations)} in all",
+    )
     return result
 
 
