@@ -40,16 +40,16 @@ def build_schedule(config: Config) -> NoiseSchedule:
     """The noise levels."""
     c: Any = config.schedule
     extra = {} if c.initial_noise is None else {"initial_noise": c.initial_noise}
-    if c.schedule == "t6":
-        return NoiseSchedule.t6(c.num_levels, **extra)
+    if c.schedule in ("t6", "marginal"):
+        return NoiseSchedule.t6(c.num_levels, **extra) if c.schedule == "t6" else NoiseSchedule.marginal(**extra)
+    extra["top_spring"] = c.top_spring
     if c.schedule == "linear":
-        return NoiseSchedule.linear(c.num_levels, top_spring=c.top_spring, **extra)
-    if c.schedule == "log-snr":
-        high, low = c.log_snr
-        return NoiseSchedule.log_snr(c.num_levels, high, low, top_spring=c.top_spring, **extra)
-    if c.schedule == "marginal":
-        return NoiseSchedule.marginal(**extra)
-    return NoiseSchedule.from_sigmas(c.sigmas, top_spring=c.top_spring, **extra)
+        return NoiseSchedule.linear(c.num_levels, **extra)
+    return (
+        NoiseSchedule.from_sigmas(c.sigmas, **extra)
+        if c.schedule == "sigmas"
+        else NoiseSchedule.log_snr(c.num_levels, *c.log_snr, **extra)
+    )
 
 
 def build_energy(
@@ -142,7 +142,10 @@ def build_task(config: Config, data: DataSource, network: nn.Module | None = Non
     energy = build_energy(config, schedule, data.event_shape, network)
     training, generation = build_samplers(config, schedule)
     if isinstance(energy, LevelEnergy) and init_from is None:
-        energy.energy.start_at(_some(data, config.training.seed), config.network.atoms)  # type: ignore[union-attr]
+        # Enough training data to know their moments by.
+        num = max(1000, min(50_000, FEW_NUMBERS // math.prod(data.event_shape)))
+        some = data.sample(Noise(config.training.seed, torch.arange(num), Stream.MOMENTS))
+        energy.energy.start_at(some, config.network.atoms)  # type: ignore[union-attr]
     if init_from is not None:
         template = {**energy.state_dict(), "step_size": training.steps(torch.arange(schedule.num_levels))}
         found = {name.removeprefix("energy."): tensor.detach().cpu() for name, tensor in init_from.tensors().items()}
@@ -170,12 +173,6 @@ def check_network(network: nn.Module, event_shape: tuple[int, ...], num_levels: 
         raise UserError(f"network: returns {found} at {wanted}; it must return floats [2], one number per sample")
     if not f.requires_grad or torch.autograd.grad(f.sum(), y, allow_unused=True)[0] is None:
         raise UserError("network: has no gradient with respect to y; compute f from y by torch, without detach or no_grad")
-
-
-def _some(data: DataSource, seed: int) -> Tensor:
-    """Training data ``[N, ...]``, enough to know their moments by."""
-    num = max(1000, min(50_000, FEW_NUMBERS // math.prod(data.event_shape)))
-    return data.sample(Noise(seed, torch.arange(num), Stream.MOMENTS))
 
 
 def build_model(config: Config, checkpoint: Checkpoint, network: nn.Module | None = None) -> Model:

@@ -280,7 +280,8 @@ def _streamed(data: Any, column: str, label: str, chosen: Callable[[int], bool] 
     import datasets
 
     raw = data.select_columns([column]).cast_column(column, datasets.Image(decode=False))
-    num = len(data) if hasattr(data, "__len__") else _known_length(data)
+    splits = getattr(data.info, "splits", None) or {}
+    num = len(data) if hasattr(data, "__len__") else getattr(splits.get(str(data.split)), "num_examples", None) or None
     if num is not None and chosen is not None:
         num = sum(map(chosen, range(num)))
 
@@ -310,9 +311,3 @@ def _content(image: dict[str, Any]) -> bytes | None:
         except FileNotFoundError:
             return None
     return image.get("bytes")
-
-
-def _known_length(data: Any) -> int | None:
-    splits = getattr(data.info, "splits", None) or {}
-    info = splits.get(str(data.split))
-    return int(info.num_examples) if info is not None and info.num_examples else None

@@ -78,7 +78,8 @@ def features(
         parts: Keeps what is done, from which an interrupted call with the same arguments goes on.
     """
     reporter = reporter or Silent()
-    device = _device(network)
+    tensors = chain(network.parameters(), network.buffers()) if isinstance(network, nn.Module) else iter(())
+    device = next((x.device for x in tensors), torch.device("cpu"))
     batch = batch or (32 if device.type == "cpu" else 256)
     rank, world = rank_and_world()
     # How many suit a process may differ between devices; what is gathered may not.
@@ -133,11 +134,6 @@ def reference_features(
     folder = cache_folder() / "features" / f"{name}-{images.num}-{network.preprocessing}-{key_of(state)}"
     parts = Parts(folder) if images.key and (keep or folder.exists()) else None
     return features(images, network, reporter, batch, parts)
-
-
-def _device(network: Network) -> torch.device:
-    tensors = chain(network.parameters(), network.buffers()) if isinstance(network, nn.Module) else iter(())
-    return next((x.device for x in tensors), torch.device("cpu"))
 
 
 def image_metrics(

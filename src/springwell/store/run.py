@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 
 from springwell.errors import UserError
 from springwell.model import LogZ, Model
-from springwell.store.checkpoint import Checkpoint, good_checkpoints, read_checkpoint, save_tensors
+from springwell.store.checkpoint import Checkpoint, good_checkpoints, read_checkpoint
 from springwell.store.files import flat_sections, is_empty, locked, read_json, read_lines, write_atomically, write_json
 
 # A finished run may be trained on for more of these.
@@ -139,10 +139,6 @@ class Run:
                     kept = [line for line in kept if "rollback" not in line] + list(rollbacks)
                     kept.sort(key=lambda line: line["iteration"])
                 write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
-
-    def save_model(self, model: Model, iteration: int) -> None:
-        """Writes model.safetensors and model.json."""
-        save_tensors(self.model_path, model.tensors(), iteration)
 
     def candidates(self, warn: Callable[[str], None]) -> Iterator[Checkpoint]:
         """The tensors of the model, best first: of the finished one, then the averages of good checkpoints, newest first.
