@@ -278,9 +278,7 @@ def push_to_hub(model: Model, repository: str, **options: Any) -> str:
 def _parts(model: Model) -> dict[str, Any]:
     """The parts of a model that are neither its energy nor tensors, for JSON."""
     sampler, schedule = model.sampler, model.schedule
-    kernel = sampler.kernel
-    assert not isinstance(kernel, str)
-    if kernel.name == "custom":
+    if sampler.made.name == "custom":
         raise UserError("sampler: has a kernel of its own, which no file holds; use langevin, mala, hmc or nuts to save it")
     return {
         "schedule": {"sigma": schedule.sigma.tolist(), "spring": schedule.spring.tolist()},

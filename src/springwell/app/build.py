@@ -45,11 +45,9 @@ def build_schedule(config: Config) -> NoiseSchedule:
     extra["top_spring"] = c.top_spring
     if c.schedule == "linear":
         return NoiseSchedule.linear(c.num_levels, **extra)
-    return (
-        NoiseSchedule.from_sigmas(c.sigmas, **extra)
-        if c.schedule == "sigmas"
-        else NoiseSchedule.log_snr(c.num_levels, *c.log_snr, **extra)
-    )
+    if c.schedule == "sigmas":
+        return NoiseSchedule.from_sigmas(c.sigmas, **extra)
+    return NoiseSchedule.log_snr(c.num_levels, *c.log_snr, **extra)
 
 
 def build_energy(
@@ -104,8 +102,9 @@ def build_samplers(config: Config, schedule: NoiseSchedule) -> tuple[LevelSample
     fraction = STEP_FRACTION if c.kernel == "none" else c.step_fraction
     step_size = (schedule.langevin_step if fraction is None else fraction * schedule.sigma[1:]).float()
     training = LevelSampler(make_kernel(name, c.num_leapfrog), c.num_steps, step_size, start, c.jump_proposals)
-    steps, jumps = config.effective_sample_steps, config.effective_sample_jumps
-    generation = LevelSampler(make_kernel(name, c.num_leapfrog, c.noise_scale), steps, step_size, start, jumps)
+    jumps = c.jump_proposals if c.sample_jump_proposals is None else c.sample_jump_proposals
+    kernel = make_kernel(name, c.num_leapfrog, c.noise_scale)
+    generation = LevelSampler(kernel, config.effective_sample_steps, step_size, start, jumps)
     return training, generation
 
 

@@ -387,11 +387,6 @@ class Config(_Task):
         steps = self.sampler.sample_steps
         return self.sampler.num_steps if steps is None else steps
 
-    @property
-    def effective_sample_jumps(self) -> int:
-        jumps = self.sampler.sample_jump_proposals
-        return self.sampler.jump_proposals if jumps is None else jumps
-
     def gradient_evaluations(self) -> int:
         """Network evaluations of one training iteration, per sample: the chain's, then the loss's.
 

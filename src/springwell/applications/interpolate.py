@@ -140,9 +140,8 @@ def interpolate(
         rows = torch.cat([rows, rows[-1:].expand(model.num_rows(len(rows), batch) - len(rows), -1)])
         draws = sampler
         if tests == "blended":
-            assert isinstance(sampler.kernel, Kernel)
             share = rows.square()
-            draws = replace(sampler, kernel=blended(sampler.kernel, share), take=blended_take(share))
+            draws = replace(sampler, kernel=blended(sampler.made, share), take=blended_take(share))
         index = torch.zeros(len(rows), dtype=torch.long)
         noise = MixedNoise([model.noise(seed, index) for seed in seeds], rows)
         levels = progressive(model.energy_function, model.schedule, draws, model.event_shape, noise)

@@ -14,15 +14,12 @@ if TYPE_CHECKING:
     from springwell.data.toy import log_density as log_density
     from springwell.data.toy import toy_data as toy_data
 
-_WHERE = {
-    "TOY_DATA": "toy",
-    "DataSource": "source",
-    "ToyData": "toy",
-    "log_density": "toy",
-    "open_data": "source",
-    "prepare_images": "images",
-    "toy_data": "toy",
+_NAMES = {
+    "images": ("prepare_images",),
+    "source": ("DataSource", "open_data"),
+    "toy": ("TOY_DATA", "ToyData", "log_density", "toy_data"),
 }
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [*_WHERE]
 

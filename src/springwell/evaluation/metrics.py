@@ -34,7 +34,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from springwell.devices import gathered, rank_and_world
+from springwell.devices import gathered, rank_and_world, shared_rows
 from springwell.errors import UserError
 from springwell.evaluation.sources import Images
 from springwell.evaluation.weights import NAME, cache_folder
@@ -81,7 +81,6 @@ def features(
     tensors = chain(network.parameters(), network.buffers()) if isinstance(network, nn.Module) else iter(())
     device = next((x.device for x in tensors), torch.device("cpu"))
     batch = batch or (32 if device.type == "cpu" else 256)
-    rank, world = rank_and_world()
     # How many suit a process may differ between devices; what is gathered may not.
     together = int(gathered(torch.tensor([images.together], device=device)).min())
     share = batch * -(-together // batch)
@@ -90,24 +89,22 @@ def features(
     done = int(gathered(torch.tensor([_read_parts(parts, out)], device=device)).min())
     if done:
         reporter.say(f"features of {images.name}: {done:,} of {images.num:,} are done already")
+
+    def compute(start: int, stop: int) -> Tensor:
+        with torch.inference_mode():
+            return torch.cat([network(part.to(device)) for part in images.rows(start, stop).split(batch)])
+
+    empty = torch.zeros(share, network.num_features, device=device)
     with reporter.bar(f"features of {images.name}", images.num, done) as bar:
-        for first in range(done, images.num, share * world):
-            mine = torch.zeros(share, network.num_features, device=device)
-            start, stop = first + share * rank, min(first + share * (rank + 1), images.num)
-            if start < stop:
-                rows = images.rows(start, stop)
-                with torch.inference_mode():
-                    mine[: stop - start] = torch.cat([network(part.to(device)) for part in rows.split(batch)])
-            end = min(first + share * world, images.num)
-            # Only the last share of all is not full, so the gathered rows are in order and what is too much is at the end.
-            out[first:end] = gathered(mine)[: end - first].cpu()
-            if rank == 0:
+        for first, found in shared_rows(done, images.num, share, compute, empty):
+            out[first : first + len(found)] = found
+            if rank_and_world()[0] == 0:
                 try:
-                    parts.write(f"{first:08d}", {"features": out[first:end]})
+                    parts.write(f"{first:08d}", {"features": found})
                 except OSError as error:
                     reporter.warn(f"{parts.folder}: cannot be written ({error.strerror}); features will be computed again")
                     parts = Parts()
-            bar.advance(end - first)
+            bar.advance(len(found))
     if not bool(torch.isfinite(out).all()):
         raise UserError(f"{images.name}: the network's features are not finite; use other weights, or device='cpu'")
     return out

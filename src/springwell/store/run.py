@@ -101,15 +101,13 @@ class Run:
                 raise UserError(f"{self.path}: {gone}; give init_from={str(self.path)!r} and another folder")
             self.record_path.unlink()
 
-    @contextlib.contextmanager
-    def alone(self, warn: Callable[[str], None]) -> Iterator[None]:
+    def alone(self, warn: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
         """Raises UserError if another process trains this run, and keeps others out."""
 
         def busy() -> None:
             raise UserError(f"{self.path}: another process is training it; wait for that, or choose another folder")
 
-        with locked(self.path, busy, warn):
-            yield
+        return locked(self.path, busy, warn)
 
     def _check_same(self, description: dict[str, Any], known: dict[str, Any], free: frozenset[str]) -> None:
         mine, theirs = flat_sections(description), flat_sections(known)

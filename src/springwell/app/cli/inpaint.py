@@ -10,7 +10,6 @@ from typing import Any, Literal
 import tyro
 
 from springwell.app.cli import common as cli
-from springwell.app.cli.outputs import as_folder, beside, check_row, check_sampling, check_size, told
 from springwell.errors import UserError
 
 
@@ -50,7 +49,7 @@ class InpaintCommand(cli.Command):
 
 
 def inpaint_command(command: InpaintCommand, context: cli.Context) -> dict[str, Any]:
-    check_sampling(command)
+    cli.check_sampling(command)
     if (command.image is None) == (command.given is None):
         raise UserError("inpaint: give an image, or --given for vectors")
     if command.given is not None and (command.mask, command.box, command.half) != (None, None, None):
@@ -81,9 +80,9 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: cli.Context) -
         hidden = half_mask(command.half, shape) if command.half is not None else box_mask(_box(str(command.box)), shape)
     check_hidden(hidden, shape)
     num, sweeps = command.num or 4, 4 if command.sweeps is None else command.sweeps
-    check_row(num, shape)
+    cli.check_row(num, shape)
     assert command.image is not None
-    out = as_folder(command.out or beside(command.image, "inpainted"))
+    out = cli.as_folder(command.out or cli.beside(command.image, "inpainted"))
     images = read_images(command.image, shape, command.resize, command.limit, context.reporter, out)
     cli.writable(out.parent)
     settings = {name: getattr(command, name) for name in ("run", "image", "seed", "steps")}
@@ -105,7 +104,9 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: cli.Context) -
 
     with cli.write_errors(out):
         Folder(out, "inpaint", record).fill(images, model, num, work, context.reporter)
-    return told(command, context, out, images, num, f"{int(hidden.sum())} of {hidden.numel()} values hidden, {sweeps} sweeps")
+    return cli.told(
+        command, context, out, images, num, f"{int(hidden.sum())} of {hidden.numel()} values hidden, {sweeps} sweeps"
+    )
 
 
 def _inpaint_vectors(command: InpaintCommand, model: Any, context: cli.Context) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: cli.Context) 
     check_hidden(hidden, model.event_shape)
     num, sweeps = command.num or 1000, 25 if command.sweeps is None else command.sweeps
     # The exact conditional is a table, a row for each sample.
-    check_size(num, num, max(size, NUM_CELLS))
+    cli.check_size(num, num, max(size, NUM_CELLS))
     cli.writable(out.parent)
     steps = 5 if command.steps is None else command.steps
     with context.reporter.bar("sampling (levels x samples)", num * (model.schedule.num_levels + 1)) as bar:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from springwell.app.cli import common as cli
-from springwell.app.cli.outputs import check_size
 from springwell.errors import UserError
 
 
@@ -66,7 +65,7 @@ def interpolate_command(command: InterpolateCommand, context: cli.Context) -> di
     if outs[0].suffix == ".png" and num * (num if command.manifold else len(seeds) // 2) > MAX_GRID:
         raise UserError(f"--num {num}: a picture holds at most {MAX_GRID} samples; use fewer, or --out with .npy or .npz")
     samples = sum(num ** (len(group) // 2) for group in groups)
-    check_size(num, samples, math.prod(model.event_shape))
+    cli.check_size(num, samples, math.prod(model.event_shape))
     cli.check_new(command.out, command.overwrite)
     cli.writable(outs[0].parent)
     with context.reporter.bar("sampling (levels x samples)", samples * (model.schedule.num_levels + 1)) as bar:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import tyro
 
 from springwell.app.cli import common as cli
-from springwell.app.cli.outputs import as_folder, beside, check_row, check_sampling, told
 from springwell.errors import UserError
 
 
@@ -63,15 +62,15 @@ def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, 
     from springwell.data.images import scaled
     from springwell.noise import Noise, Stream
 
-    check_sampling(command)
+    cli.check_sampling(command)
     noise = command.noise if command.noise is not None else 0.3 if command.task == "denoise" else 0.05
     if not 0 < noise < 100:
         raise UserError(f"--noise {noise:g}: out of range; must be positive (black is -1, white 1)")
     model = cli.load_model(command.run, context)
-    shape, num, out = model.event_shape, command.num, as_folder(command.out or beside(command.image, command.task))
+    shape, num, out = model.event_shape, command.num, cli.as_folder(command.out or cli.beside(command.image, command.task))
     if len(shape) != 3:
         raise UserError(f"restore: {command.run} is a model of vectors; from Python, springwell.applications.restore takes any")
-    check_row(num, shape)
+    cli.check_row(num, shape)
     operator, name = _operator(command, shape), f"--operator {command.operator}"
     measurement = Measurement(operator, noise, shape, model.device, name)
     if len(measurement.shape) != 3 or measurement.shape[0] not in (1, shape[0]):
@@ -113,7 +112,7 @@ def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, 
         Folder(out, "restore", record).fill(images, model, num, work, context.reporter)
     psnr = _quality(out, images, shape, context) if command.simulate else {}
     what = f"{command.task}, noise {noise:g}, {command.sweeps} sweeps"
-    return {**told(command, context, out, images, num, what), **({"psnr": psnr} if psnr else {})}
+    return {**cli.told(command, context, out, images, num, what), **({"psnr": psnr} if psnr else {})}
 
 
 def _quality(out: Path, images: list[Any], shape: tuple[int, ...], context: cli.Context) -> dict[str, Any]:
