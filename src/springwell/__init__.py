@@ -17,29 +17,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from springwell import likelihood as likelihood
-    from springwell import objectives as objectives
-    from springwell import samplers as samplers
-    from springwell.app.api import load as load
-    from springwell.app.api import push_to_hub as push_to_hub
-    from springwell.app.api import save as save
-    from springwell.app.api import train as train
+    from springwell import likelihood as likelihood, objectives as objectives, samplers as samplers
+    from springwell.app.api import load as load, push_to_hub as push_to_hub, save as save, train as train
     from springwell.app.config import Config as Config
-    from springwell.app.presets import PRESETS as PRESETS
-    from springwell.app.presets import preset as preset
+    from springwell.app.presets import PRESETS as PRESETS, preset as preset
     from springwell.conditional import Conditional as Conditional
-    from springwell.data import open_data as open_data
-    from springwell.data import toy_data as toy_data
-    from springwell.errors import DivergenceError as DivergenceError
-    from springwell.errors import InterruptionError as InterruptionError
-    from springwell.errors import UserError as UserError
+    from springwell.data import open_data as open_data, toy_data as toy_data
+    from springwell.errors import (
+        DivergenceError as DivergenceError,
+        InterruptionError as InterruptionError,
+        UserError as UserError,
+    )
     from springwell.level import LevelSampler as LevelSampler
-    from springwell.model import LogZ as LogZ
-    from springwell.model import Model as Model
+    from springwell.model import LogZ as LogZ, Model as Model
     from springwell.noise import Noise as Noise
-    from springwell.objectives import DSM as DSM
-    from springwell.objectives import Marginal as Marginal
-    from springwell.objectives import Recovery as Recovery
+    from springwell.objectives import DSM as DSM, Marginal as Marginal, Recovery as Recovery
     from springwell.progress import Silent as Silent
     from springwell.schedule import NoiseSchedule as NoiseSchedule
 

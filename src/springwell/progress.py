@@ -33,6 +33,7 @@ class Reporter:
 
 
 Silent = Reporter
+SILENT = Reporter()
 
 
 class Terminal(Reporter):

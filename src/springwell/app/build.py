@@ -24,7 +24,7 @@ from springwell.model import Model
 from springwell.noise import Noise, Stream
 from springwell.normalised import Focus, Normalised, Weights
 from springwell.objectives import DSM, Marginal, Objective, Recovery
-from springwell.progress import Reporter
+from springwell.progress import SILENT, Reporter
 from springwell.samplers import make_kernel
 from springwell.schedule import NoiseSchedule
 from springwell.store.checkpoint import Checkpoint, match
@@ -209,7 +209,7 @@ def config_of(model: Model) -> Config:
     return from_dict(model.metadata["config"])
 
 
-def measurable_data(model: Model, reporter: Reporter | None = None) -> Measurable:
+def measurable_data(model: Model, reporter: Reporter = SILENT) -> Measurable:
     """The data that a model is measured on, not augmented, and dequantised if they would have no density otherwise."""
     images = config_of(model).images
     images = replace(images, flip=False, dequantise=images.dequantise or must_dequantise(model))
@@ -217,7 +217,7 @@ def measurable_data(model: Model, reporter: Reporter | None = None) -> Measurabl
     return Measurable(data, images.dequantise and data.cell > 0)
 
 
-def open_model_data(model: Model, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource:
+def open_model_data(model: Model, images: ImageOptions | None = None, reporter: Reporter = SILENT) -> DataSource:
     """The data that a model is measured on, in its coordinates, read as ``images`` says instead of as in training."""
     config = config_of(model)
     data = open_data(config.data, images or config.images, reporter)

@@ -19,8 +19,7 @@ from msgspec import Meta
 
 from springwell.data.options import ImageOptions
 from springwell.data.spec import parse
-from springwell.errors import UserError
-from springwell.errors import did_you_mean as did_you_mean
+from springwell.errors import UserError, did_you_mean as did_you_mean
 from springwell.training.options import TrainingOptions
 
 STEPS_PER_JUMP = 5

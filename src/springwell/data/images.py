@@ -40,7 +40,7 @@ from springwell.data.spec import IMAGE_CHOICES, Spec, parse
 from springwell.devices import free_memory
 from springwell.errors import InterruptionError, UserError
 from springwell.noise import Noise
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 from springwell.store.parts import key_of
 
 # Where they may be below the data root, and how to get them.
@@ -48,7 +48,7 @@ _MNIST = ("MNIST/raw", "mnist", "."), "get it from yann.lecun.com/exdb/mnist or 
 _FASHION = ("FashionMNIST/raw", "fashion-mnist", "fashion"), "get it from github.com/zalandoresearch/fashion-mnist"
 
 
-def open_images(spec: str, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource | None:
+def open_images(spec: str, images: ImageOptions | None = None, reporter: Reporter = SILENT) -> DataSource | None:
     """The image set that ``spec`` names; None if it names none.
 
     Args:
@@ -58,7 +58,7 @@ def open_images(spec: str, images: ImageOptions | None = None, reporter: Reporte
     """
     images = images or ImageOptions()
     with _named(spec):
-        arrays = open_arrays(parse(spec), images, reporter or Silent())
+        arrays = open_arrays(parse(spec), images, reporter)
     return None if arrays is None else image_source(arrays, images)
 
 
@@ -77,7 +77,7 @@ def open_arrays(spec: Spec, images: ImageOptions, reporter: Reporter) -> Arrays 
 
 
 def prepare_images(
-    spec: str, out: Path, images: ImageOptions | None = None, workers: int | None = None, reporter: Reporter | None = None
+    spec: str, out: Path, images: ImageOptions | None = None, workers: int | None = None, reporter: Reporter = SILENT
 ) -> dict[str, Any]:
     """Writes the image set ``spec`` to the folder ``out``, to be used as ``prepared:OUT``, and returns its record.
 
@@ -88,7 +88,7 @@ def prepare_images(
         workers: Number of processes that decode. Default: one per available core.
         reporter: Receives progress updates.
     """
-    images, reporter, parsed = images or ImageOptions(), reporter or Silent(), parse(spec)
+    images, parsed = images or ImageOptions(), parse(spec)
     with _named(spec):
         if parsed.kind == "prepared":
             raise UnusableDataError("is prepared already")
@@ -102,7 +102,7 @@ def image_shape(spec: str, images: ImageOptions) -> tuple[int, ...] | None:
     """Shape of one image of ``spec``; of sets that have to be decoded, only one is. None if it names no images."""
     parsed = parse(spec)
     with _named(spec):
-        found = open_prepared(parsed.path)[0] if parsed.kind == "prepared" else _find(parsed, images, Silent())
+        found = open_prepared(parsed.path)[0] if parsed.kind == "prepared" else _find(parsed, images, SILENT)
         if isinstance(found, collect.Encoded):
             return tuple(with_shape(found).shape or ())
         return None if found is None else tuple(found.train.shape[1:])

@@ -38,7 +38,7 @@ from springwell.devices import gathered, rank_and_world, shared_rows
 from springwell.errors import UserError
 from springwell.evaluation.sources import Images
 from springwell.evaluation.weights import NAME, cache_folder
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 from springwell.store.parts import Parts, key_of
 
 NEIGHBOURS = 3
@@ -64,7 +64,7 @@ class Network(Protocol):
 def features(
     images: Images,
     network: Network,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
     batch: int | None = None,
     parts: Parts | None = None,
 ) -> Tensor:
@@ -77,7 +77,6 @@ def features(
         batch: Images that are computed side by side. Default: 32 on a CPU, 256 elsewhere.
         parts: Keeps what is done, from which an interrupted call with the same arguments goes on.
     """
-    reporter = reporter or Silent()
     tensors = chain(network.parameters(), network.buffers()) if isinstance(network, nn.Module) else iter(())
     device = next((x.device for x in tensors), torch.device("cpu"))
     batch = batch or (32 if device.type == "cpu" else 256)
@@ -123,7 +122,7 @@ def _read_parts(parts: Parts, out: Tensor) -> int:
 
 
 def reference_features(
-    images: Images, network: Network, reporter: Reporter | None = None, batch: int | None = None, keep: bool = True
+    images: Images, network: Network, reporter: Reporter = SILENT, batch: int | None = None, keep: bool = True
 ) -> Tensor:
     """As :func:`features`, from the user cache as far as they are there; with ``keep``, new ones are put there."""
     state = [_FORMAT, images.key, images.num, str(network.preprocessing), network.digest]
@@ -134,7 +133,7 @@ def reference_features(
 
 
 def image_metrics(
-    samples: Tensor, reference: Tensor, fc: Tensor | None = None, reporter: Reporter | None = None, seed: int = 0
+    samples: Tensor, reference: Tensor, fc: Tensor | None = None, reporter: Reporter = SILENT, seed: int = 0
 ) -> dict[str, Any]:
     """All metrics.
 
@@ -148,7 +147,6 @@ def image_metrics(
     Returns:
         Names and values with their counts; ``inception_score`` is None without ``fc``.
     """
-    reporter = reporter or Silent()
     warn_if_few(samples, reference, reporter)
     result: dict[str, Any] = {"num_samples": len(samples), "num_reference": len(reference)}
     with reporter.bar("metrics", 4) as bar:

@@ -18,7 +18,7 @@ from springwell.energy.base import at_level
 from springwell.errors import UserError
 from springwell.model import Model
 from springwell.noise import Noise, Stream
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 from springwell.samplers import LogDensity, Tuned, Tuning, make_kernel, tune_step_size
 from springwell.samplers.adaptation import interpolate
 from springwell.schedule import spread_levels
@@ -98,7 +98,7 @@ class Standing(NamedTuple):
         return Standing(*[value[rows] for value in self])
 
 
-def standing(model: Model, levels: list[int], num_chains: int, seed: int, reporter: Reporter | None = None) -> Standing:
+def standing(model: Model, levels: list[int], num_chains: int, seed: int, reporter: Reporter = SILENT) -> Standing:
     """``num_chains`` chains at each of the levels, ordered by level, from the model's own progressive sampling."""
     wanted = {t + 1 for t in levels} | set(levels)
     # By the index of the batch's first sample, since a batch that ran out of memory begins again.
@@ -109,7 +109,7 @@ def standing(model: Model, levels: list[int], num_chains: int, seed: int, report
             kept[sample.t][start] = (sample.x - model.shift) / model.scale
         bar.advance(len(sample.x))
 
-    with (reporter or Silent()).bar("pilot samples (levels x chains)", num_chains * (model.schedule.num_levels + 1)) as bar:
+    with reporter.bar("pilot samples (levels x chains)", num_chains * (model.schedule.num_levels + 1)) as bar:
         for _ in model.sample_batches(num_chains, seed, watch=watch):
             pass
     x = {t: torch.cat(list(parts.values())) for t, parts in kept.items()}
@@ -118,7 +118,7 @@ def standing(model: Model, levels: list[int], num_chains: int, seed: int, report
     return Standing(t, torch.cat([scale[t] * x[t] for t in levels]), torch.cat([x[t + 1] for t in levels]))
 
 
-def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, reporter: Reporter | None = None) -> Steps:
+def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, reporter: Reporter = SILENT) -> Steps:
     """Step sizes of every level at which the acceptance is inside a band; levels that never get there are warned of.
 
     Args:
@@ -130,7 +130,7 @@ def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, report
     schedule, device = model.schedule, model.device
     if method.kernel == "langevin":
         return Steps(method, model.step_size, float(model.step_size[0]), list(range(schedule.num_levels)), [])
-    pilot, reporter = pilot or Pilot(), reporter or Silent()
+    pilot = pilot or Pilot()
     num = pilot.num_chains
     if num < 1:
         raise UserError(f"pilot of {num} chains per level: needs at least 1")

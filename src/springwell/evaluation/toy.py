@@ -26,7 +26,7 @@ from springwell.evaluation.calibration import calibrated
 from springwell.likelihood.quadrature import Normaliser
 from springwell.model import Model
 from springwell.noise import Noise, Stream
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 
 
 def divergences(toy: ToyData, a: float, sigma: float, z: Normaliser) -> dict[str, float]:
@@ -80,9 +80,7 @@ def mode_coverage(toy: ToyData, x_0: Tensor, reference: Tensor, a: float, sigma:
     }
 
 
-def evaluate(
-    model: Model, data: DataSource, num: int = 2000, seed: int = 0, reporter: Reporter | None = None
-) -> dict[str, Any]:
+def evaluate(model: Model, data: DataSource, num: int = 2000, seed: int = 0, reporter: Reporter = SILENT) -> dict[str, Any]:
     """Measures a model of vectors.
 
     Args:
@@ -95,7 +93,6 @@ def evaluate(
     Returns:
         Names and values; values in nats, with sample counts and error estimates beside them.
     """
-    reporter = reporter or Silent()
     num = min(num, data.num_held_out or num)
     a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
     what = {"data": model.metadata.get("name", ""), "iteration": model.iteration}

@@ -35,7 +35,7 @@ from torch import Tensor
 from springwell.data.formats import first_line
 from springwell.errors import UserError
 from springwell.evaluation.inception import Inception, Layer, Preprocessing
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 from springwell.store.files import file_sha256, open_regular, shown, write_atomically
 
 NAME = "pt_inception-2015-12-05-6726825d.pth"
@@ -66,7 +66,7 @@ def load_inception(
     path: Path | None = None,
     preprocessing: Preprocessing = "tf1",
     device: str | torch.device = "cpu",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
     data_root: str | None = None,
 ) -> Inception:
     """The network with its weights.
@@ -78,7 +78,7 @@ def load_inception(
         reporter: Receives updates of a download, and a warning of parameters that are not the known ones.
         data_root: Below which to look, if not $SPRINGWELL_DATA.
     """
-    reporter, option = reporter or Silent(), "inception=" if path is not None else ""
+    option = "inception=" if path is not None else ""
     path = find_weights(path, data_root) or download(reporter)
     try:
         network = Inception(preprocessing).load(*read_weights(path))

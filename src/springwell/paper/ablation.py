@@ -57,12 +57,9 @@ def configs(data: str, budget: float) -> dict[str, Config]:
         **{f"T = 6, K = {k}": with_fields(t6, num_steps=k) for k in (10, 30, 50)},
         "ladder": coarse_ladder(data),
     }
-    return {name: _spending(config, budget) for name, config in rows.items()}
-
-
-def _spending(config: Config, budget: float) -> Config:
-    iterations = max(1, round(budget / (config.gradient_evaluations() * config.training.batch)))
-    return with_fields(config, iterations=iterations, dequantise=False)
+    costs = {name: config.gradient_evaluations() * config.training.batch for name, config in rows.items()}
+    iterations = {name: max(1, round(budget / cost)) for name, cost in costs.items()}
+    return {name: with_fields(config, iterations=iterations[name], dequantise=False) for name, config in rows.items()}
 
 
 def reproduce(study: Study) -> dict[str, Any]:

@@ -125,7 +125,7 @@ class _Attempt:
         self.state = TrainingState(task, accelerator.device, accelerator.scaler)
         self.objective = self._objective(schedule)
         self.names = self.objective.names
-        self.state.keep_statistics(self.names)
+        self.state.statistics = self.state.statistics.new_zeros(schedule.num_levels, 2 + len(self.names))
         self.iteration = self.start = self.state.restore(run, reporter.warn)
         if self.start:
             reporter.say(f"resuming {run.path} at iteration {self.start}")

@@ -65,10 +65,11 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: cli.Context) -
     import numpy as np
     import torch
 
-    from springwell.app.files import Folder, Image, box_mask, half_mask, read_images, read_mask, sha256
+    from springwell.app.files import Image, box_mask, fill_folder, half_mask, read_images, read_mask, sha256
     from springwell.applications.inpaint import check_hidden, inpaint
     from springwell.data import pictures
     from springwell.data.images import scaled
+    from springwell.store.parts import Results
 
     given = [option for option in (command.mask, command.box, command.half) if option is not None]
     if len(given) != 1:
@@ -103,7 +104,7 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: cli.Context) -
             pictures.save_png(pictures.grid(shown, len(shown)), out / f"{image.name}.png")
 
     with cli.write_errors(out):
-        Folder(out, "inpaint", record).fill(images, model, num, work, context.reporter)
+        fill_folder(Results(out, "inpaint", record), images, model, num, work, context.reporter)
     return cli.told(
         command, context, out, images, num, f"{int(hidden.sum())} of {hidden.numel()} values hidden, {sweeps} sweeps"
     )

@@ -54,13 +54,14 @@ class RestoreCommand(cli.Command):
 def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, Any]:
     import torch
 
-    from springwell.app.files import Folder, Image, read_images
+    from springwell.app.files import Image, fill_folder, read_images
     from springwell.app.writing import save_arrays
     from springwell.applications.operators import enlarged
     from springwell.applications.restore import Measurement, restore
     from springwell.data import pictures
     from springwell.data.images import scaled
     from springwell.noise import Noise, Stream
+    from springwell.store.parts import Results
 
     cli.check_sampling(command)
     noise = command.noise if command.noise is not None else 0.3 if command.task == "denoise" else 0.05
@@ -109,7 +110,7 @@ def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, 
             pictures.save_png(pictures.grid(pictures.to_bytes(row), len(row)), out / f"{image.name}.png")
 
     with cli.write_errors(out):
-        Folder(out, "restore", record).fill(images, model, num, work, context.reporter)
+        fill_folder(Results(out, "restore", record), images, model, num, work, context.reporter)
     psnr = _quality(out, images, shape, context) if command.simulate else {}
     what = f"{command.task}, noise {noise:g}, {command.sweeps} sweeps"
     return {**cli.told(command, context, out, images, num, what), **({"psnr": psnr} if psnr else {})}

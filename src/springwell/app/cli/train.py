@@ -18,6 +18,7 @@ from springwell.app.config import KIND_FIELDS, Config, flat, with_absolute_paths
 from springwell.app.presets import TABLE, Preset
 from springwell.data.options import ImageOptions
 from springwell.errors import UserError
+from springwell.progress import SILENT
 from springwell.store import zoo
 from springwell.training.options import CountOrZero, TrainingOptions
 
@@ -156,7 +157,7 @@ def _measure(config: Config, context: cli.Context) -> Callable[[Any], dict[str, 
             context.reporter.warn(f"--fid-every {config.training.fid_every}: the FID will not be measured; {error}")
         return None
 
-    reporter = context.reporter if cli.is_main_process() else None
+    reporter = context.reporter if cli.is_main_process() else SILENT
 
     def measure(model: Any) -> dict[str, Any]:
         network.to(model.device)
