@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
 
 
 class Bar:
@@ -18,22 +18,25 @@ class Bar:
         pass
 
 
-class Reporter:
+class Reporter(Protocol):
     """What long work talks to; this one shows nothing."""
 
     def say(self, line: str) -> None:
-        pass
+        return
 
     def warn(self, line: str) -> None:
-        pass
+        return
 
-    @contextmanager
-    def bar(self, what: str, total: int, start: int = 0) -> Iterator[Any]:
-        yield Bar()
+    def bar(self, what: str, total: int, start: int = 0) -> AbstractContextManager[Any]:
+        """A context manager that gives a :class:`Bar`."""
+        return nullcontext(Bar())
 
 
-Silent = Reporter
-SILENT = Reporter()
+class Silent(Reporter):
+    """Shows nothing."""
+
+
+SILENT = Silent()
 
 
 class Terminal(Reporter):
@@ -51,7 +54,7 @@ class Terminal(Reporter):
         self.console.print(f"warning: {line}", style="yellow", markup=False, emoji=False)
 
     @contextmanager
-    def bar(self, what: str, total: int, start: int = 0) -> Iterator[Bar]:
+    def bar(self, what: str, total: int, start: int = 0) -> Iterator[Any]:
         # In a notebook a console is no terminal, but rich draws its bars there.
         if not (self.console.is_terminal or self.console.is_jupyter):
             yield _Lines(self, what, total, start)
