@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from springwell.app.api import load
 from springwell.app.build import open_model_data
+from springwell.app.cli.chains import longrun_cells
 from springwell.app.plots import long_samples, longrun, new_charts
 from springwell.errors import UserError
 from springwell.evaluation.longrun import Judge, Plan, long_run, title
@@ -80,23 +81,16 @@ def reproduce(study: Study, kernel: str = "hmc") -> dict[str, Any]:
         stem = f"longrun-{kernel}-{Path(name).name}"
         written += [longrun(out / f"{stem}.png", result), long_samples(out / f"{stem}-samples.png", titles)]
         numbers[name] = result
-        rows += [_row(Path(name).name, f"{row['steps_per_level']} per level", row) for row in result["runs"].values()]
-        rows += [_row(Path(name).name, f"then {row['steps']} without", row) for row in result.get("marginal", [])[1:]]
+        shown = [(f"{row['steps_per_level']} per level", row) for row in result["runs"].values()]
+        shown += [(f"then {row['steps']} without", row) for row in result.get("marginal", [])[1:]]
+        rows += [[Path(name).name, steps, *longrun_cells(row)] for steps, row in shown]
     table = markdown(["model", "steps", "acceptance", "f gap (nats)", "MMD^2 (null, 95 %)", "nearest training image"], rows)
     figure, axes = new_charts(1, len(jobs), 2.6)
     for ax, name in zip(axes[0], jobs, strict=True):
         _quality(ax, Path(name).name, numbers[name])
     note = f"Paper, CIFAR-10: {PAPER}." if kernel == "hmc" else ""
-    shown = write(out, f"longrun-{kernel}", figure, numbers, f"{table}\n\n{note}".rstrip())
-    return {**shown, "written": [*shown["written"], *map(str, written)]}
-
-
-def _row(name: str, steps: str, row: dict[str, Any]) -> list[str]:
-    rates = row["acceptance"] if isinstance(row["acceptance"], list) else [row["acceptance"]]
-    accepted = f"{min(rates):.2f} ... {max(rates):.2f}" if len(rates) > 1 else "-" if rates[0] is None else f"{rates[0]:.2f}"
-    gap = f"{row['f_gap']:+.1f} +- {row['f_gap_standard_error']:.1f}"
-    near = f"{row['nearest']:.3f} +- {row['nearest_standard_error']:.3f}" if "nearest" in row else ""
-    return [name, steps, accepted, gap, f"{row['mmd2']:+.1e} ({row['mmd2_null_95']:.1e})", near]
+    told = write(out, f"longrun-{kernel}", figure, numbers, f"{table}\n\n{note}".rstrip())
+    return {**told, "written": [*told["written"], *map(str, written)]}
 
 
 def _quality(ax: Any, name: str, result: dict[str, Any]) -> None:

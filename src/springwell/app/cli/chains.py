@@ -197,26 +197,28 @@ def longrun_lines(result: dict[str, Any]) -> list[str]:
         f"{result['method']}, {num} chains; f gap in nats: {held_out} held-out data less samples",
         f"{'steps':<22}{'accepted':>13}{'f gap':>22}{'MMD^2 (null 95 %)':>24}{near}",
     ]
-    for row in result["runs"].values():
-        rates = row["acceptance"]
-        accepted = "-" if rates is None else f"{min(rates):.2f} ... {max(rates):.2f}"
-        lines.append(_measures(f"{row['steps_per_level']} per level", accepted, row))
-    for row in result.get("marginal", []):
-        accepted = "-" if row["acceptance"] is None else f"{row['acceptance']:.2f}"
-        lines.append(_measures(f"{row['steps']} without spring", accepted, row))
+    rows = [(f"{row['steps_per_level']} per level", row) for row in result["runs"].values()]
+    rows += [(f"{row['steps']} without spring", row) for row in result.get("marginal", [])]
+    for name, row in rows:
+        accepted, gap, mmd, nearest = longrun_cells(row)
+        lines.append(f"{name:<22}{accepted:>13}{gap:>22}{mmd:>24}{nearest:>18}{_fid(row)}")
     return lines
 
 
-def _measures(name: str, accepted: str, row: dict[str, Any]) -> str:
-    from springwell.evaluation.metrics import ENOUGH
-
-    error = row.get("f_gap_standard_error")
+def longrun_cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Acceptance, f gap, MMD^2 and distance to the nearest training image of a run, with their errors."""
+    rates, error = row["acceptance"], row.get("f_gap_standard_error")
+    accepted = f"{min(rates):.2f} ... {max(rates):.2f}" if isinstance(rates, list) else "-" if rates is None else f"{rates:.2f}"
     gap = f"{row['f_gap']:+.2f}" + ("" if error is None else f" +- {error:.2f}")
     mmd = f"{row['mmd2']:+.1e} ({row['mmd2_null_95']:.1e})" if "mmd2" in row else ""
     near = f"{row['nearest']:.3f} +- {row['nearest_standard_error']:.3f}" if "nearest" in row else ""
-    fid = ""
-    if "quality" in row:
-        q = row["quality"]
-        few = ", biased upward" if q["num_samples"] < ENOUGH else ""
-        fid = f"   FID {q['fid']:.2f} ({q['num_samples']:,} samples, {q['num_reference']:,} reference images{few})"
-    return f"{name:<22}{accepted:>13}{gap:>22}{mmd:>24}{near:>18}{fid}"
+    return accepted, gap, mmd, near
+
+
+def _fid(row: dict[str, Any]) -> str:
+    from springwell.evaluation.metrics import ENOUGH
+
+    if (q := row.get("quality")) is None:
+        return ""
+    few = ", biased upward" if q["num_samples"] < ENOUGH else ""
+    return f"   FID {q['fid']:.2f} ({q['num_samples']:,} samples, {q['num_reference']:,} reference images{few})"
