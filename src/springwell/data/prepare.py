@@ -227,7 +227,7 @@ def _decoded_set(request: Request, data: Encoded, reporter: Reporter) -> dict[st
     assert data.rule.shape is not None
     splits: dict[str, tuple[int, Iterable[np.ndarray]]] = {}
     for name, known in found.items():
-        rows = (_rows(parts, f"{name}-{index:06d}") for index in sorted(known))
+        rows = _rows(parts, [f"{name}-{index:06d}" for index in sorted(known)])
         splits[name] = sum(part.num_rows for part in known.values()), rows
         if not splits[name][0]:
             raise UnusableDataError(f"no image of the {name} split can be read")
@@ -239,10 +239,11 @@ def _decoded_set(request: Request, data: Encoded, reporter: Reporter) -> dict[st
     return record
 
 
-def _rows(parts: Parts, name: str) -> np.ndarray:
-    if (found := parts.read(name)) is None:
-        raise StoppedError(f"{name} is not what was written; run the same command again")
-    return found["rows"]
+def _rows(parts: Parts, names: list[str]) -> Iterator[np.ndarray]:
+    for name in names:
+        if (found := parts.read(name)) is None:
+            raise StoppedError(f"{name} is not what was written; run the same command again")
+        yield found["rows"]
 
 
 def _write_set(
