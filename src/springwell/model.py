@@ -223,7 +223,9 @@ class Model:
         self, index: Tensor, seed: int = 0, num_steps: int | None = None, noise_scale: float | None = None
     ) -> Iterator[Sample]:
         """Yields (t, x_t, acceptance) from x_T down to x_0 for the samples ``index``, in standardised coordinates."""
-        sampler = self.level_sampler(num_steps, noise_scale)
+        return self._trajectory(index, seed, self.level_sampler(num_steps, noise_scale))
+
+    def _trajectory(self, index: Tensor, seed: int, sampler: LevelSampler) -> Iterator[Sample]:
         return progressive(self.energy_function, self.schedule, sampler, self.event_shape, self.noise(seed, index))
 
     def automatic_batch(self) -> int:
@@ -290,8 +292,7 @@ class Model:
         first, wanted = int(index[0]), len(index)
         u, worst = None, torch.zeros((), dtype=torch.long, device=self.device)
         accepted = torch.ones(self.schedule.num_levels + 1, device=self.device)
-        noise = self.noise(seed, torch.arange(first, first + rows))
-        for t, u, acceptance in progressive(self.energy_function, self.schedule, sampler, self.event_shape, noise):
+        for t, u, acceptance in self._trajectory(torch.arange(first, first + rows), seed, sampler):
             worst = torch.maximum(worst, (~torch.isfinite(u)).any() * (t + 1))
             accepted[t] = acceptance.mean()
             if watch is not None:
