@@ -17,7 +17,7 @@ from springwell.evaluation.metrics import fid, kid
 from springwell.evaluation.quality import quality
 from springwell.evaluation.sources import Images, open_source
 from springwell.evaluation.weights import DIGEST
-from springwell.paper import ablation, tables
+from springwell.paper import ablation, common, tables
 from springwell.paper.common import coarse_ladder
 from springwell.progress import Silent
 from springwell.store.files import read_lines
@@ -276,14 +276,14 @@ def test_the_ablation_writes_its_table(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(ablation, "BUDGET", {"digits": (3000, 40)})
     quick = ablation.configs("digits", 3000)
     quick = {name: quick[name] for name in ("T = 6, K = 10", "T = 6, K = 30", "ladder")}
-    trained = ablation.trained
+    trained = common.trained
 
     def sometimes(config, *arguments):
         if config.sampler.num_steps == 30 and config.training.seed == 1:
             raise DivergenceError("ran away")
         return trained(config, *arguments)
 
-    monkeypatch.setattr(ablation, "trained", sometimes)
+    monkeypatch.setattr(common, "trained", sometimes)
     monkeypatch.setattr(ablation, "configs", lambda data, budget: quick)
     monkeypatch.setattr(ablation, "ordering", lambda rows: ["paper: one"])
     arguments = ["reproduce", "ablation", "--scale", "cpu", "--device", "cpu"]
