@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import springwell as sw
+from springwell.app.cli import COMMANDS, find
 from springwell.app.messages import as_options
 from tests.data.published import photographs, write_folder
 
@@ -235,6 +237,30 @@ def test_interruption_during_imports_prints_no_traceback(tmp_path):
         _, err = process.communicate(timeout=120)
         assert process.returncode in (130, -signal.SIGINT)
         assert "Traceback" not in err
+
+
+def test_an_interruption_of_the_first_import_prints_no_traceback():
+    """What is imported before ``main`` can catch a SIGINT is the package itself, which imports nothing more."""
+    begun = (
+        "import sys; known = set(sys.modules); import springwell, springwell.__main__; "
+        "print(sorted(set(sys.modules) - known - {'__future__'}))"
+    )
+    source = str(Path(sw.__file__).parent.parent)
+    bare = [sys.executable, "-S", "-c", f"import sys; sys.path.append({source!r}); {begun}"]
+    result = subprocess.run(bare, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "['springwell', 'springwell.__main__']"
+    interrupt = (
+        "import signal, sys, springwell.__main__ as m; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "sys.meta_path.insert(0, type('', (), {'find_spec': lambda *_: signal.raise_signal(signal.SIGINT)})); m.main()"
+    )
+    result = subprocess.run([sys.executable, "-c", interrupt], capture_output=True, text=True, check=False)
+    assert result.stderr == "springwell: interrupted\n"
+    assert result.returncode in (130, -signal.SIGINT)
+
+
+def test_every_command_says_what_it_does_in_one_place():
+    for name, (_, about) in COMMANDS.items():
+        assert find(name)[0].__doc__.splitlines()[0] == about
 
 
 def test_an_existing_file_is_not_overwritten_silently(springwell, finished, tmp_path):

@@ -10,62 +10,46 @@ log_p = model.log_prob(x)
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
 
+# As typing has it. Importing that takes long enough to be interrupted, before the command line can say a word.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from springwell import likelihood as likelihood
-    from springwell import objectives as objectives
-    from springwell import samplers as samplers
-    from springwell.app.api import load as load
-    from springwell.app.api import push_to_hub as push_to_hub
-    from springwell.app.api import save as save
-    from springwell.app.api import train as train
+    from typing import Any
+
+    from springwell import likelihood as likelihood, objectives as objectives, samplers as samplers
+    from springwell.app.api import load as load, push_to_hub as push_to_hub, save as save, train as train
     from springwell.app.config import Config as Config
-    from springwell.app.presets import PRESETS as PRESETS
-    from springwell.app.presets import preset as preset
+    from springwell.app.presets import PRESETS as PRESETS, preset as preset
     from springwell.conditional import Conditional as Conditional
-    from springwell.data import open_data as open_data
-    from springwell.data import toy_data as toy_data
-    from springwell.errors import DivergenceError as DivergenceError
-    from springwell.errors import InterruptionError as InterruptionError
-    from springwell.errors import UserError as UserError
+    from springwell.data import open_data as open_data, toy_data as toy_data
+    from springwell.errors import (
+        DivergenceError as DivergenceError,
+        InterruptionError as InterruptionError,
+        UserError as UserError,
+    )
     from springwell.level import LevelSampler as LevelSampler
-    from springwell.model import LogZ as LogZ
-    from springwell.model import Model as Model
+    from springwell.model import LogZ as LogZ, Model as Model
     from springwell.noise import Noise as Noise
-    from springwell.objectives import DSM as DSM
-    from springwell.objectives import Marginal as Marginal
-    from springwell.objectives import Recovery as Recovery
+    from springwell.objectives import DSM as DSM, Marginal as Marginal, Recovery as Recovery
     from springwell.progress import Silent as Silent
     from springwell.schedule import NoiseSchedule as NoiseSchedule
 
-_WHERE = {
-    "Conditional": "conditional",
-    "Config": "app.config",
-    "DSM": "objectives",
-    "DivergenceError": "errors",
-    "InterruptionError": "errors",
-    "LevelSampler": "level",
-    "LogZ": "model",
-    "Marginal": "objectives",
-    "Model": "model",
-    "Noise": "noise",
-    "NoiseSchedule": "schedule",
-    "PRESETS": "app.presets",
-    "Recovery": "objectives",
-    "Silent": "progress",
-    "UserError": "errors",
-    "load": "app.api",
-    "open_data": "data",
-    "preset": "app.presets",
-    "push_to_hub": "app.api",
-    "save": "app.api",
-    "toy_data": "data",
-    "train": "app.api",
+_NAMES = {
+    "app.api": ("load", "push_to_hub", "save", "train"),
+    "app.config": ("Config",),
+    "app.presets": ("PRESETS", "preset"),
+    "conditional": ("Conditional",),
+    "data": ("open_data", "toy_data"),
+    "errors": ("DivergenceError", "InterruptionError", "UserError"),
+    "level": ("LevelSampler",),
+    "model": ("LogZ", "Model"),
+    "noise": ("Noise",),
+    "objectives": ("DSM", "Marginal", "Recovery"),
+    "progress": ("Silent",),
+    "schedule": ("NoiseSchedule",),
 }
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = ("likelihood", "objectives", "samplers")
 
 __all__ = [*_WHERE, *_MODULES, "__version__"]
@@ -73,6 +57,8 @@ __all__ = [*_WHERE, *_MODULES, "__version__"]
 
 def __getattr__(name: str) -> Any:
     # Names are imported when they are used, because torch alone takes seconds to load.
+    from importlib import import_module
+
     if name in _MODULES:
         return import_module(f"springwell.{name}")
     if name not in _WHERE:

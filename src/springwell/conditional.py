@@ -7,6 +7,8 @@ A level without spring has precision 0 in place of 1 / sigma_{t+1}^2, and this i
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -40,8 +42,7 @@ class Conditional:
 
     def held_to(self, x_next: Tensor) -> Conditional:
         """The same wells on springs that are held to another x_{t+1}."""
-        other = object.__new__(Conditional)
-        other.energy, other.schedule, other.level, other.f = self.energy, self.schedule, self.level, self.f
+        other = copy.copy(self)
         other._hold(x_next)
         return other
 

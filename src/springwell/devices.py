@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -51,9 +51,30 @@ def gathered(x: Tensor) -> Tensor:
     return gather(x)
 
 
+def shared_rows(
+    start: int, num: int, share: int, compute: Callable[[int, int], Tensor], empty: Tensor
+) -> Iterator[tuple[int, Tensor]]:
+    """Rows ``start`` ... ``num - 1``, computed in shares by all processes: the first of some rows, and the rows, on the CPU.
+
+    Args:
+        start: The first row.
+        num: Where to end.
+        share: Rows that a process computes at a time.
+        compute: (start, stop) -> these rows.
+        empty: ``[share, ...]``: a tensor like those of a process that has none left to compute.
+    """
+    rank, world = rank_and_world()
+    for first in range(start, num, share * world):
+        mine, stop = first + share * rank, min(first + share * (rank + 1), num)
+        rows = empty.clone()
+        if mine < stop:
+            rows[: stop - mine] = compute(mine, stop)
+        # Only the last share of all is not full, so the gathered rows are in order and what is too much is at the end.
+        yield first, gathered(rows)[: num - first].cpu()
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out, on any backend."""
     message = str(error).lower()
-    return (
-        isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "out of memory" in message or "allocate memory" in message
-    )
+    said = "out of memory" in message or "allocate memory" in message
+    return said or isinstance(error, (torch.OutOfMemoryError, MemoryError))

@@ -1,5 +1,7 @@
 """Errors that a user can mend. The command line prints their message as one line and exits with code 2."""
 
+import difflib
+from collections.abc import Iterable
 from operator import index
 from typing import Any
 
@@ -22,6 +24,12 @@ def kind_of(value: object) -> str:
         return f"the class {value.__name__}"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """The known name that is most like ``name``, as the end of a message."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:

@@ -86,8 +86,13 @@ class LevelSampler:
     @property
     def tested(self) -> bool:
         """Whether its chains have a Metropolis test."""
+        return self.num_steps > 0 and self.made.tested
+
+    @property
+    def made(self) -> Kernel:
+        """The kernel itself, also where it was given by name."""
         assert isinstance(self.kernel, Kernel)
-        return self.num_steps > 0 and self.kernel.tested
+        return self.kernel
 
     @property
     def damped(self) -> bool:
@@ -100,11 +105,10 @@ class LevelSampler:
         return self.start in ("denoised", "ancestral")
 
     def __repr__(self) -> str:
-        assert isinstance(self.kernel, Kernel)
         steps = self.step_size
         size = f"{float(steps.min()):.3g} ... {float(steps.max()):.3g}" if isinstance(steps, Tensor) and steps.ndim else steps
         jumps = f", jump_proposals={self.jump_proposals}" if self.jump_proposals else ""
-        return f"<LevelSampler {self.kernel.name}, num_steps={self.num_steps}, step_size={size}, start={self.start!r}{jumps}>"
+        return f"<LevelSampler {self.made.name}, num_steps={self.num_steps}, step_size={size}, start={self.start!r}{jumps}>"
 
     def check(self, schedule: NoiseSchedule) -> None:
         """Refuses a schedule that this sampler cannot draw from."""
@@ -123,8 +127,7 @@ class LevelSampler:
 
     def description(self) -> dict[str, Any]:
         """All but the step sizes, for JSON."""
-        assert isinstance(self.kernel, Kernel)
-        kernel = {"kernel": self.kernel.name, "options": self.kernel.options}
+        kernel = {"kernel": self.made.name, "options": self.made.options}
         return {**kernel, "num_steps": self.num_steps, "start": self.start, "jump_proposals": self.jump_proposals}
 
     def with_steps(self, step_size: Tensor) -> LevelSampler:
@@ -165,14 +168,13 @@ class LevelSampler:
         acceptance, noise = torch.zeros(len(y), device=y.device), as_noise(noise, y)
         if self.num_steps == 0:
             return y, torch.ones_like(acceptance)
-        assert isinstance(self.kernel, Kernel)
         step_size = self.steps(conditional.level)
         piece = STEPS_PER_JUMP if self.jump_proposals else self.num_steps
         for done in range(0, self.num_steps, piece):
             num = min(piece, self.num_steps - done)
             if self.jump_proposals:
                 y = self._jump(conditional, y, noise)
-            y, accepted = run_chain(self.kernel, y, conditional, step_size, num, noise, check=False)
+            y, accepted = run_chain(self.made, y, conditional, step_size, num, noise, check=False)
             acceptance += accepted * (num / self.num_steps)
         return y, acceptance
 

@@ -30,7 +30,6 @@ from springwell.likelihood.bracket import Bracket
 from springwell.likelihood.quadrature import Normaliser, normaliser
 from springwell.noise import Noise, Stream
 from springwell.samplers import langevin
-from springwell.samplers.base import Kernel
 from springwell.samplers.checks import warn_if_collapsed
 from springwell.schedule import NoiseSchedule
 
@@ -210,8 +209,7 @@ class Model:
             num_steps: MCMC steps per level, if not the model's own.
             noise_scale: Factor on the Langevin noise, if not the model's own.
         """
-        sampler, kernel = self.sampler, self.sampler.kernel
-        assert isinstance(kernel, Kernel)
+        sampler, kernel = self.sampler, self.sampler.made
         if noise_scale is not None:
             if kernel.tested and noise_scale != 1:
                 raise UserError(f"noise_scale={noise_scale:g}: a Metropolis test needs 1, and this model is sampled with one")

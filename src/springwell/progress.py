@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 
-class Bar(Protocol):
-    def advance(self, steps: int = 1) -> None: ...
+class Bar:
+    """How far a piece of work is; this one shows nothing."""
 
-    def note(self, means: dict[str, list[float | None]]) -> None: ...
-
-
-class Reporter(Protocol):
-    """What long work talks to."""
-
-    def say(self, line: str) -> None: ...
-
-    def warn(self, line: str) -> None: ...
-
-    def bar(self, what: str, total: int, start: int = 0) -> Any:
-        """A context manager that gives a :class:`Bar`."""
-        ...
-
-
-class _NoBar:
     def advance(self, steps: int = 1) -> None:
         pass
 
@@ -34,21 +18,28 @@ class _NoBar:
         pass
 
 
-class Silent:
-    """Shows nothing."""
+class Reporter(Protocol):
+    """What long work talks to; this one shows nothing."""
 
     def say(self, line: str) -> None:
-        pass
+        return
 
     def warn(self, line: str) -> None:
-        pass
+        return
 
-    @contextmanager
-    def bar(self, what: str, total: int, start: int = 0) -> Iterator[Bar]:
-        yield _NoBar()
+    def bar(self, what: str, total: int, start: int = 0) -> AbstractContextManager[Any]:
+        """A context manager that gives a :class:`Bar`."""
+        return nullcontext(Bar())
 
 
-class Terminal:
+class Silent(Reporter):
+    """Shows nothing."""
+
+
+SILENT = Silent()
+
+
+class Terminal(Reporter):
     """Shows progress on stderr: a bar in a terminal or a notebook, about ten lines in a log."""
 
     def __init__(self) -> None:
@@ -63,7 +54,7 @@ class Terminal:
         self.console.print(f"warning: {line}", style="yellow", markup=False, emoji=False)
 
     @contextmanager
-    def bar(self, what: str, total: int, start: int = 0) -> Iterator[Bar]:
+    def bar(self, what: str, total: int, start: int = 0) -> Iterator[Any]:
         # In a notebook a console is no terminal, but rich draws its bars there.
         if not (self.console.is_terminal or self.console.is_jupyter):
             yield _Lines(self, what, total, start)
@@ -92,7 +83,7 @@ def _summary(means: dict[str, list[float | None]]) -> str:
     return f"loss {sum(loss) / len(loss):+.4f}{accepted}" if loss else ""
 
 
-class _RichBar:
+class _RichBar(Bar):
     def __init__(self, progress: Any, task: Any):
         self.progress, self.task = progress, task
 
@@ -103,7 +94,7 @@ class _RichBar:
         self.progress.update(self.task, note=_summary(means))
 
 
-class _Lines:
+class _Lines(Bar):
     """About ten lines over the whole work, for logs."""
 
     def __init__(self, terminal: Terminal, what: str, total: int, start: int):
@@ -116,9 +107,8 @@ class _Lines:
         if before * 10 // self.total != self.done * 10 // self.total:
             elapsed = time.monotonic() - self.began
             left = elapsed / (self.done - self.start) * (self.total - self.done)
-            self.terminal.say(
-                f"{self.what}: {self.done}/{self.total}  {elapsed:.0f} s, {left:.0f} s to go  {self.summary}".rstrip()
-            )
+            times = f"{elapsed:.0f} s, {left:.0f} s to go"
+            self.terminal.say(f"{self.what}: {self.done}/{self.total}  {times}  {self.summary}".rstrip())
 
     def note(self, means: dict[str, list[float | None]]) -> None:
         self.summary = _summary(means)

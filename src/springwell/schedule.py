@@ -182,12 +182,12 @@ class NoiseSchedule:
     def to(self, device: torch.device | str) -> NoiseSchedule:
         return replace(self, sigma=self.sigma.to(device), spring=self.spring.to(device))
 
-    def diffuse(self, x: Tensor, t: Tensor, noise: Noise) -> Tensor:
+    def diffuse(self, x: Tensor, t: Tensor | int, noise: Noise) -> Tensor:
         """Draws x_t given data.
 
         Args:
             x: Data ``[N, ...]``.
-            t: int64 ``[N]`` in 0 ... T.
+            t: int64 ``[N]`` in 0 ... T, or one level for all.
             noise: For N samples.
         """
         return expand(self.a_cum[t], x) * x + expand(self.sigma_cum[t], x) * noise.normal(*x.shape[1:])

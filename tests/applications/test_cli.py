@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from springwell.app import files
-from springwell.app.cli import COMMANDS, Context, parse
+from springwell.app.cli import Context, find, parse
 from springwell.app.files import read_images, read_mask, unique_names
 from springwell.app.messages import as_options
 from springwell.applications.operators import load_function
@@ -28,7 +28,7 @@ def run(tmp_path, monkeypatch):
 
     def call(*arguments):
         name, command = parse([*map(str, arguments), "--device", "cpu"])
-        return COMMANDS[name][1](command, Context(command.common))
+        return find(name)[1](command, Context(command.common))
 
     return call
 

@@ -142,8 +142,9 @@ def test_longrun_from_the_command_line(springwell, tmp_path, kernel):
     told = json.loads(result.stdout.splitlines()[-1])
     assert [row["total_steps"] for row in told["runs"].values()] == [12, 24]
     out = tmp_path / f"digits-longrun-{kernel}"
-    for name in ("longrun.json", "longrun.png", "samples.png", f"steps-{'hmc2' if kernel == 'hmc' else kernel}.json"):
+    for name in ("longrun.json", "longrun.png", "samples.png"):
         assert (out / name).stat().st_size > 100
+    assert len(list(out.glob(f"steps-{'hmc2' if kernel == 'hmc' else kernel}/*/all-0.npz"))) == 1
     again = springwell(*command, "--json")
     assert json.loads(again.stdout.splitlines()[-1])["runs"] == told["runs"]
 

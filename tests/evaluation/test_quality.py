@@ -17,7 +17,7 @@ from springwell.evaluation.metrics import fid, kid
 from springwell.evaluation.quality import quality
 from springwell.evaluation.sources import Images, open_source
 from springwell.evaluation.weights import DIGEST
-from springwell.paper import ablation, tables
+from springwell.paper import ablation, common, tables
 from springwell.paper.common import coarse_ladder
 from springwell.progress import Silent
 from springwell.store.files import read_lines
@@ -276,14 +276,14 @@ def test_the_ablation_writes_its_table(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(ablation, "BUDGET", {"digits": (3000, 40)})
     quick = ablation.configs("digits", 3000)
     quick = {name: quick[name] for name in ("T = 6, K = 10", "T = 6, K = 30", "ladder")}
-    trained = ablation.trained
+    trained = common.trained
 
     def sometimes(config, *arguments):
         if config.sampler.num_steps == 30 and config.training.seed == 1:
             raise DivergenceError("ran away")
         return trained(config, *arguments)
 
-    monkeypatch.setattr(ablation, "trained", sometimes)
+    monkeypatch.setattr(common, "trained", sometimes)
     monkeypatch.setattr(ablation, "configs", lambda data, budget: quick)
     monkeypatch.setattr(ablation, "ordering", lambda rows: ["paper: one"])
     arguments = ["reproduce", "ablation", "--scale", "cpu", "--device", "cpu"]
@@ -302,11 +302,12 @@ def test_the_ablation_writes_its_table(tmp_path, monkeypatch, capsys):
     assert "diverged (1 of 2 seeds)" in text
     assert "40 samples of each against 1,498 training images" in text
     assert (tmp_path / "figures" / "ablation-digits.png").read_bytes().startswith(b"\x89PNG")
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("quality.json")}
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("quality/*/result.npz")}
     assert before
     with pytest.raises(SystemExit):
         main(arguments)
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert json.loads((tmp_path / "figures" / "ablation-digits.json").read_text()) == numbers
 
 
 def test_ordering_says_what_holds():

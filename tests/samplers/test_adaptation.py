@@ -6,7 +6,7 @@ import torch
 from springwell.errors import UserError
 from springwell.noise import Noise
 from springwell.samplers import DualAveraging, Tuning, Welford, hmc, langevin, mala, nuts, run_chain, tune_step_size
-from springwell.samplers.adaptation import group_means, interpolate
+from springwell.samplers.adaptation import interpolate
 from springwell.shapes import expand
 from tests.samplers import laws
 
@@ -22,6 +22,11 @@ class Levels:
 
     def __call__(self, y):
         return self.f(y)
+
+
+def group_means(values, group, num_groups):
+    total = torch.zeros(num_groups, dtype=torch.float64).index_add_(0, group, values.double())
+    return total / torch.bincount(group, minlength=num_groups)
 
 
 def levels(n):

@@ -1,7 +1,6 @@
 """Step sizes of all levels: tuned by a pilot, interpolated, frozen and kept."""
 
-import json
-
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +9,7 @@ from springwell.evaluation.steps import Method, Pilot, kept_steps, standing, tun
 from springwell.noise import Noise
 from springwell.progress import Silent
 from springwell.samplers import make_kernel, run_chain
+from springwell.store.parts import Parts
 from tests.exact import gaussian_model
 
 PILOT = Pilot(num_chains=64, num_steps=30)
@@ -59,24 +59,26 @@ def test_chains_stand_at_progressive_samples(tmp_path):
 def test_kept_steps_are_read_again_unless_anything_else_was_asked(tmp_path):
     model, quick = gaussian_model(), Pilot(num_chains=8, num_steps=10)
     first = kept_steps(model, Method(), quick, tmp_path, Silent())
-    path = tmp_path / "steps-hmc2.json"
-    known = json.loads(path.read_text())
-    assert known["step_size"] == first.step_size.tolist()
-    changed = {**known, "step_size": [1.0] * 9}
-    path.write_text(json.dumps(changed))
-    assert kept_steps(model, Method(), quick, tmp_path, Silent()).step_size.tolist() == [1.0] * 9
+    (path,) = tmp_path.glob("steps-hmc2/*/all-0.npz")
+    parts = Parts(path.parent)
+    known = parts.read("all-0")
+    assert known["step_size"].tolist() == first.step_size.tolist()
+    parts.write("all-0", {**known, "step_size": np.ones(9, np.float32)})
+    again = kept_steps(model, Method(), quick, tmp_path, Silent())
+    assert again == (first.method, again.step_size, first.marginal, first.levels, first.acceptance)
+    assert again.step_size.tolist() == [1.0] * 9
     other = kept_steps(model, Method(), quick._replace(seed=1), tmp_path, Silent())
     assert other.step_size.tolist() != [1.0] * 9
-    path.write_text("{ not json")
+    path.write_text("not a part")
     assert torch.equal(kept_steps(model, Method(), quick, tmp_path, Silent()).step_size, first.step_size)
 
 
 def test_steps_with_those_of_chains_without_spring_serve_both(tmp_path):
     model, quick = gaussian_model(), Pilot(num_chains=8, num_steps=10)
-    path = tmp_path / "steps-hmc2.json"
-    for free, known in ((False, False), (True, True), (False, True)):
-        kept_steps(model, Method(), quick._replace(free=free), tmp_path, Silent())
-        assert json.loads(path.read_text())["free"] is known
+    for free, known in ((False, {"springs-0"}), (True, {"springs-0", "all-0"}), (False, {"springs-0", "all-0"})):
+        steps = kept_steps(model, Method(), quick._replace(free=free), tmp_path, Silent())
+        assert {path.stem for path in tmp_path.glob("steps-hmc2/*/*.npz")} == known
+        assert len(steps.acceptance) == len(steps.levels) + ("all-0" in known)
 
 
 def test_a_batch_that_ran_out_of_memory_leaves_no_chains_behind(tmp_path, monkeypatch):

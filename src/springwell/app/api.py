@@ -35,24 +35,11 @@ from springwell.store.run import TEMPORARY, Run, read_log_z
 from springwell.training.loop import Hooks, Result, fit
 from springwell.training.processes import make_accelerator
 
-# Changing these does not change the model that comes out, so a run may be resumed with other values.
-FREE_FIELDS = frozenset(
-    {
-        "log_every",
-        "checkpoint_every",
-        "preview_every",
-        "fid_every",
-        "fid_samples",
-        "keep",
-        "on_divergence",
-        "tensorboard",
-        "data_root",
-        "sample_steps",
-        "sample_jump_proposals",
-        "noise_scale",
-        "denoise",
-    }
-)
+# How a model is sampled by default; and all fields whose change does not change the model that comes out, so that a run may be
+# resumed with other values.
+SAMPLING_FIELDS = frozenset({"sample_steps", "sample_jump_proposals", "noise_scale", "denoise"})
+_WATCHING = {"log_every", "checkpoint_every", "preview_every", "fid_every", "fid_samples", "keep", "tensorboard"}
+FREE_FIELDS = SAMPLING_FIELDS | _WATCHING | {"on_divergence", "data_root"}
 ARRAY = "array"
 Data = str | Tensor | np.ndarray | Dataset[Any]
 
@@ -291,9 +278,7 @@ def push_to_hub(model: Model, repository: str, **options: Any) -> str:
 def _parts(model: Model) -> dict[str, Any]:
     """The parts of a model that are neither its energy nor tensors, for JSON."""
     sampler, schedule = model.sampler, model.schedule
-    kernel = sampler.kernel
-    assert not isinstance(kernel, str)
-    if kernel.name == "custom":
+    if sampler.made.name == "custom":
         raise UserError("sampler: has a kernel of its own, which no file holds; use langevin, mala, hmc or nuts to save it")
     return {
         "schedule": {"sigma": schedule.sigma.tolist(), "spring": schedule.spring.tolist()},

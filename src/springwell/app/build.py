@@ -10,15 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from springwell.app.config import (
-    Config,
-    DSMConfig,
-    NormalisedConfig,
-    ResidualMLPConfig,
-    ResidualUNetConfig,
-    from_dict,
-    to_dict,
-)
+from springwell.app.config import Config, from_dict, to_dict
 from springwell.data.options import ImageOptions
 from springwell.data.source import DataSource, open_data
 from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ScaledEnergy
@@ -32,7 +24,7 @@ from springwell.model import Model
 from springwell.noise import Noise, Stream
 from springwell.normalised import Focus, Normalised, Weights
 from springwell.objectives import DSM, Marginal, Objective, Recovery
-from springwell.progress import Reporter
+from springwell.progress import SILENT, Reporter
 from springwell.samplers import make_kernel
 from springwell.schedule import NoiseSchedule
 from springwell.store.checkpoint import Checkpoint, match
@@ -48,16 +40,14 @@ def build_schedule(config: Config) -> NoiseSchedule:
     """The noise levels."""
     c: Any = config.schedule
     extra = {} if c.initial_noise is None else {"initial_noise": c.initial_noise}
-    if c.schedule == "t6":
-        return NoiseSchedule.t6(c.num_levels, **extra)
+    if c.schedule in ("t6", "marginal"):
+        return NoiseSchedule.t6(c.num_levels, **extra) if c.schedule == "t6" else NoiseSchedule.marginal(**extra)
+    extra["top_spring"] = c.top_spring
     if c.schedule == "linear":
-        return NoiseSchedule.linear(c.num_levels, top_spring=c.top_spring, **extra)
-    if c.schedule == "log-snr":
-        high, low = c.log_snr
-        return NoiseSchedule.log_snr(c.num_levels, high, low, top_spring=c.top_spring, **extra)
-    if c.schedule == "marginal":
-        return NoiseSchedule.marginal(**extra)
-    return NoiseSchedule.from_sigmas(c.sigmas, top_spring=c.top_spring, **extra)
+        return NoiseSchedule.linear(c.num_levels, **extra)
+    if c.schedule == "sigmas":
+        return NoiseSchedule.from_sigmas(c.sigmas, **extra)
+    return NoiseSchedule.log_snr(c.num_levels, *c.log_snr, **extra)
 
 
 def build_energy(
@@ -71,12 +61,12 @@ def build_energy(
         event_shape: Shape of one sample.
         network: A network (y, t) -> ``[N]`` of one's own, which the config calls ``own``.
     """
-    c = config.network
+    c: Any = config.network
     if network is None:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(config.training.seed)
             network = _network(config, schedule, event_shape)
-    if isinstance(c, (ResidualMLPConfig, ResidualUNetConfig)):
+    if c.network.startswith("residual"):
         return LevelEnergy(ResidualEnergy(network, Prior.outline(event_shape, len(c.atoms))), schedule)
     return ScaledEnergy(network, schedule, c.output_scale, c.base_precision)
 
@@ -109,29 +99,23 @@ def build_samplers(config: Config, schedule: NoiseSchedule) -> tuple[LevelSample
     """How levels are drawn, in training and in generation, with the first step sizes."""
     c, start = config.sampler, config.sampler.chain_start
     name = "mala" if c.kernel == "none" else c.kernel
-    step_size = _first_steps(config, schedule)
+    fraction = STEP_FRACTION if c.kernel == "none" else c.step_fraction
+    step_size = (schedule.langevin_step if fraction is None else fraction * schedule.sigma[1:]).float()
     training = LevelSampler(make_kernel(name, c.num_leapfrog), c.num_steps, step_size, start, c.jump_proposals)
-    steps, jumps = config.effective_sample_steps, config.effective_sample_jumps
-    generation = LevelSampler(make_kernel(name, c.num_leapfrog, c.noise_scale), steps, step_size, start, jumps)
+    jumps = c.jump_proposals if c.sample_jump_proposals is None else c.sample_jump_proposals
+    kernel = make_kernel(name, c.num_leapfrog, c.noise_scale)
+    generation = LevelSampler(kernel, config.effective_sample_steps, step_size, start, jumps)
     return training, generation
-
-
-def _first_steps(config: Config, schedule: NoiseSchedule) -> Tensor:
-    """``[T]``, float32."""
-    c: Any = config.sampler
-    if c.kernel != "none" and c.step_fraction is None:
-        return schedule.langevin_step.float()
-    return ((STEP_FRACTION if c.kernel == "none" else c.step_fraction) * schedule.sigma[1:]).float()
 
 
 def build_objective(config: Config) -> MakeObjective:
     """The function that makes the objective; see :class:`springwell.training.task.Task`."""
-    c = config.objective
+    c: Any = config.objective
 
     def make(energy: nn.Module, schedule: NoiseSchedule, sampler: LevelSampler, differentiated: EnergyFunction) -> Objective:
-        if isinstance(c, DSMConfig):
+        if c.objective == "dsm":
             return DSM(energy, schedule, differentiated, c.dsm_target)
-        if isinstance(c, NormalisedConfig):
+        if c.objective == "normalised":
             recovery = Recovery(energy, schedule, sampler, differentiated=differentiated) if c.recovery_weight else None
             weights = Weights(c.noise_weight, c.total_weight, c.classifier_weight, c.recovery_weight, c.balance)
             focus = Focus(c.focus_share, c.focus_sigma, c.focus_width)
@@ -157,7 +141,10 @@ def build_task(config: Config, data: DataSource, network: nn.Module | None = Non
     energy = build_energy(config, schedule, data.event_shape, network)
     training, generation = build_samplers(config, schedule)
     if isinstance(energy, LevelEnergy) and init_from is None:
-        energy.energy.start_at(_some(data, config.training.seed), config.network.atoms)  # type: ignore[union-attr]
+        # Enough training data to know their moments by.
+        num = max(1000, min(50_000, FEW_NUMBERS // math.prod(data.event_shape)))
+        some = data.sample(Noise(config.training.seed, torch.arange(num), Stream.MOMENTS))
+        energy.energy.start_at(some, config.network.atoms)  # type: ignore[union-attr]
     if init_from is not None:
         template = {**energy.state_dict(), "step_size": training.steps(torch.arange(schedule.num_levels))}
         found = {name.removeprefix("energy."): tensor.detach().cpu() for name, tensor in init_from.tensors().items()}
@@ -185,12 +172,6 @@ def check_network(network: nn.Module, event_shape: tuple[int, ...], num_levels: 
         raise UserError(f"network: returns {found} at {wanted}; it must return floats [2], one number per sample")
     if not f.requires_grad or torch.autograd.grad(f.sum(), y, allow_unused=True)[0] is None:
         raise UserError("network: has no gradient with respect to y; compute f from y by torch, without detach or no_grad")
-
-
-def _some(data: DataSource, seed: int) -> Tensor:
-    """Training data ``[N, ...]``, enough to know their moments by."""
-    num = max(1000, min(50_000, FEW_NUMBERS // math.prod(data.event_shape)))
-    return data.sample(Noise(seed, torch.arange(num), Stream.MOMENTS))
 
 
 def build_model(config: Config, checkpoint: Checkpoint, network: nn.Module | None = None) -> Model:
@@ -228,7 +209,7 @@ def config_of(model: Model) -> Config:
     return from_dict(model.metadata["config"])
 
 
-def measurable_data(model: Model, reporter: Reporter | None = None) -> Measurable:
+def measurable_data(model: Model, reporter: Reporter = SILENT) -> Measurable:
     """The data that a model is measured on, not augmented, and dequantised if they would have no density otherwise."""
     images = config_of(model).images
     images = replace(images, flip=False, dequantise=images.dequantise or must_dequantise(model))
@@ -236,7 +217,7 @@ def measurable_data(model: Model, reporter: Reporter | None = None) -> Measurabl
     return Measurable(data, images.dequantise and data.cell > 0)
 
 
-def open_model_data(model: Model, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource:
+def open_model_data(model: Model, images: ImageOptions | None = None, reporter: Reporter = SILENT) -> DataSource:
     """The data that a model is measured on, in its coordinates, read as ``images`` says instead of as in training."""
     config = config_of(model)
     data = open_data(config.data, images or config.images, reporter)

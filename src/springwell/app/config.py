@@ -9,7 +9,6 @@ the first field of such a class names the kind. Field names are unique over all 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import typing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -20,8 +19,7 @@ from msgspec import Meta
 
 from springwell.data.options import ImageOptions
 from springwell.data.spec import parse
-from springwell.errors import UserError
-from springwell.store.files import flat_sections
+from springwell.errors import UserError, did_you_mean as did_you_mean
 from springwell.training.options import TrainingOptions
 
 STEPS_PER_JUMP = 5
@@ -331,33 +329,18 @@ class NormalisedConfig:
     """Width of the focus, in units of log sigma."""
 
 
+_KINDS: dict[str, tuple[type, ...]] = {
+    "objective": (RecoveryConfig, DSMConfig, MarginalObjectiveConfig, NormalisedConfig),
+    "schedule": (T6Config, LinearConfig, LogSNRConfig, SigmasConfig, MarginalConfig),
+    "network": (MLPConfig, ResNetConfig, UNetConfig, ResidualMLPConfig, ResidualUNetConfig, OwnConfig),
+    "sampler": (GuessConfig, LangevinConfig, MALAConfig, HMCConfig),
+}
+# The classes of every section by their kinds, which the default of their first field names.
 SECTIONS: dict[str, dict[str, type]] = {
-    "objective": {
-        "recovery": RecoveryConfig,
-        "dsm": DSMConfig,
-        "marginal": MarginalObjectiveConfig,
-        "normalised": NormalisedConfig,
-    },
-    "schedule": {
-        "t6": T6Config,
-        "linear": LinearConfig,
-        "log-snr": LogSNRConfig,
-        "sigmas": SigmasConfig,
-        "marginal": MarginalConfig,
-    },
-    "network": {
-        "mlp": MLPConfig,
-        "resnet": ResNetConfig,
-        "unet": UNetConfig,
-        "residual-mlp": ResidualMLPConfig,
-        "residual-unet": ResidualUNetConfig,
-        "own": OwnConfig,
-    },
-    "sampler": {"none": GuessConfig, "langevin": LangevinConfig, "mala": MALAConfig, "hmc": HMCConfig},
+    **{section: {str(fields(cls)[0].default): cls for cls in classes} for section, classes in _KINDS.items()},
     "training": {"": TrainingOptions},
     "images": {"": ImageOptions},
 }
-# Kinds of data that are named by a path.
 # The field that names a section's kind.
 KIND_FIELDS = {"objective": "objective", "schedule": "schedule", "network": "network", "sampler": "kernel"}
 
@@ -378,9 +361,7 @@ class Config(_Task):
 
     objective: RecoveryConfig | DSMConfig | MarginalObjectiveConfig | NormalisedConfig = field(default_factory=RecoveryConfig)
     schedule: T6Config | LinearConfig | LogSNRConfig | SigmasConfig | MarginalConfig = field(default_factory=SigmasConfig)
-    network: MLPConfig | ResNetConfig | UNetConfig | ResidualMLPConfig | ResidualUNetConfig | OwnConfig = field(
-        default_factory=MLPConfig
-    )
+    network: Network = field(default_factory=MLPConfig)
     sampler: GuessConfig | LangevinConfig | MALAConfig | HMCConfig = field(default_factory=MALAConfig)
     training: TrainingOptions = field(default_factory=TrainingOptions)
     images: ImageOptions = field(default_factory=ImageOptions)
@@ -404,11 +385,6 @@ class Config(_Task):
     def effective_sample_steps(self) -> int:
         steps = self.sampler.sample_steps
         return self.sampler.num_steps if steps is None else steps
-
-    @property
-    def effective_sample_jumps(self) -> int:
-        jumps = self.sampler.sample_jump_proposals
-        return self.sampler.jump_proposals if jumps is None else jumps
 
     def gradient_evaluations(self) -> int:
         """Network evaluations of one training iteration, per sample: the chain's, then the loss's.
@@ -434,9 +410,8 @@ def _check_training(config: Config) -> None:
     if training.accumulate > training.batch:
         raise UserError(f"accumulate={training.accumulate}: out of range; use 1 ... the batch, {training.batch}")
     if vectors and config.images != ImageOptions():
-        raise UserError(
-            f"network={config.network.network!r}: takes vectors, but the config says how images are read ({config.images})"
-        )
+        found = f"the config says how images are read ({config.images})"
+        raise UserError(f"network={config.network.network!r}: takes vectors, but {found}")
     if vectors and training.fid_every:
         raise UserError(f"fid_every={training.fid_every}: for images; leave it out")
     plain = config.network.network in ("resnet", "unet", "own")
@@ -530,12 +505,6 @@ def with_absolute_paths(config: Config) -> Config:
     return dataclasses.replace(config, data=data, images=dataclasses.replace(config.images, data_root=root))
 
 
-def did_you_mean(name: str, known: Any, prefix: str = "") -> str:
-    """The known name that is most like ``name``, as the end of a message."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
-
-
 def to_dict(config: Config) -> dict[str, Any]:
     """The config as JSON has it; of vectors without the section on images."""
     values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
@@ -544,6 +513,8 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def flat(config: Config) -> dict[str, Any]:
     """The config as {field name: value}, sections dissolved as on the command line."""
+    from springwell.store.files import flat_sections
+
     return flat_sections(to_dict(config))
 
 

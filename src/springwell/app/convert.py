@@ -54,11 +54,7 @@ def official_names(names: Iterable[str]) -> dict[str, str]:
         match = _PATH.fullmatch(name.removeprefix(root).removesuffix(_VALUE))
         if match is None:
             raise UserError(f"'{name}': not a variable of the network of the paper; other variants cannot be converted")
-        ours = (
-            f"level{match['level']}.block{match['block']}.{_INNER[match['inner']]}"
-            if match["inner"]
-            else _OUTER[match["outer"]]
-        )
+        ours = _OUTER.get(match["outer"]) or f"level{match['level']}.block{match['block']}.{_INNER[match['inner']]}"
         normalised = match["layer"] and match["kind"] == "W" and f"{name.removesuffix(f'layer/W{_VALUE}')}w{_VALUE}" in found
         if not normalised:
             mapped[f"{ours}.{_KINDS[match['kind']]}"] = name
@@ -74,14 +70,13 @@ def official_model(arrays: dict[str, Any], iteration: int = 0, name: str | None 
         name: The preset they were trained with. Default: the paper's for a network of as many levels.
     """
     network = EnergyResNet.from_official(arrays)
-    levels = len({key.partition(".")[0] for key in arrays if key.startswith("level")})
+    levels = len(network.levels)
     if name is None and levels not in PRESETS_BY_LEVELS:
         raise UserError(f"a network of {levels} levels: none of the paper's; name the preset it was trained with by --preset")
     base = preset(name or PRESETS_BY_LEVELS[levels])
-    width = arrays["conv_in.W"].shape[-1]
-    multipliers = tuple(arrays[f"level{i}.block0.conv1.W"].shape[-1] // width for i in range(levels))
-    num_blocks = sum(key.startswith("level0.") and key.endswith(".conv1.W") for key in arrays)
-    config = with_fields(base, width=width, multipliers=multipliers, num_blocks=num_blocks)
+    blocks: list[list[Any]] = [list(level) for level in network.levels]  # type: ignore[call-overload]
+    multipliers = tuple(level[0].conv1.weight.shape[0] // network.width for level in blocks)
+    config = with_fields(base, width=network.width, multipliers=multipliers, num_blocks=len(blocks[0]))
     shape = (arrays["conv_in.W"].shape[2], *[config.images.image_size or 32] * 2)
     schedule = build_schedule(config)
     energy = build_energy(config, schedule, shape)

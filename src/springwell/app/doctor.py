@@ -60,7 +60,7 @@ def examine(device: str, data_root: str | None = None) -> Iterator[Check]:
     yield _try("float64", partial(_float64, device))
     for name in DATA:
         yield _try(name, partial(_data, name, ImageOptions(data_root=data_root)))
-    yield _inception()
+    yield _try("Inception", _inception)
     for name, folder in (("this folder", Path()), ("cache", cache_folder())):
         yield _try(name, partial(_writes, folder))
     yield _try("models that ship", _models)
@@ -93,19 +93,15 @@ def _data(name: str, images: ImageOptions) -> str:
     try:
         shape = image_shape(name, images)
     except UserError as error:
-        what = str(error).removeprefix(f"--data {name}: ")
+        what = str(error).removeprefix(f"data={name!r}: ")
         raise (_AbsentError if "not found" in what else UserError)(what) from None
     return f"images of {' x '.join(map(str, shape or ()))}"
 
 
-def _inception() -> Check:
-    try:
-        path = find_weights()
-    except UserError as error:
-        return Check("Inception", "failed", str(error))
-    if path is None:
-        return Check("Inception", "absent", "no weights; the first FID downloads them (91 MiB)")
-    return Check("Inception", "ok", str(path))
+def _inception() -> str:
+    if (path := find_weights()) is None:
+        raise _AbsentError("no weights; the first FID downloads them (91 MiB)")
+    return str(path)
 
 
 def _writes(folder: Path) -> str:

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from springwell.data.spec import parse_source
 from springwell.errors import InterruptionError, UserError
 from springwell.evaluation.sources import FEWEST, open_source
 from springwell.model import Model
-from springwell.progress import Reporter
+from springwell.progress import SILENT, Reporter
 from springwell.store.parts import Results
 
 
@@ -94,9 +93,8 @@ def read_image(path: Path, shape: tuple[int, ...], resize: bool = False) -> Tens
         raise UserError(f"{path}: {found}; use --resize to crop and resize it")
     if pixels.shape[0] != channels:
         kinds = {1: "grey", 3: "in colour"}
-        raise UserError(
-            f"{path}: is {kinds[pixels.shape[0]]}; the model's images are {kinds[channels]}; use --resize to convert it"
-        )
+        theirs, ours = kinds[pixels.shape[0]], kinds[channels]
+        raise UserError(f"{path}: is {theirs}; the model's images are {ours}; use --resize to convert it")
     return torch.from_numpy(np.array(pixels))
 
 
@@ -105,7 +103,7 @@ def read_images(
     shape: tuple[int, ...],
     resize: bool = False,
     limit: int | None = None,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
     out: Path | None = None,
 ) -> list[Image]:
     """The images of a source; in a folder, those that cannot be used are named and not raised.
@@ -151,17 +149,13 @@ def _read_folder(
     names = names[:limit]
     if not names:
         raise UserError(f"{source}: holds no images (png, jpg, webp, gif, bmp, tif, ppm, jp2, avif)")
-    return [
-        _read(path / file, name, number, shape, resize)
-        for number, (file, name) in enumerate(zip(names, unique_names(names), strict=True))
-    ]
-
-
-def _read(path: Path, name: str, number: int, shape: tuple[int, ...], resize: bool) -> Image:
-    try:
-        return Image(name, number, read_image(path, shape, resize))
-    except UserError as error:
-        return Image(name, number, problem=str(error))
+    images = []
+    for number, (file, name) in enumerate(zip(names, unique_names(names), strict=True)):
+        try:
+            images.append(Image(name, number, read_image(path / file, shape, resize)))
+        except UserError as error:
+            images.append(Image(name, number, problem=str(error)))
+    return images
 
 
 def read_mask(path: Path, shape: tuple[int, ...]) -> Tensor:
@@ -197,52 +191,38 @@ def half_mask(side: str, shape: tuple[int, ...]) -> Tensor:
     return box_mask(boxes[side], shape)
 
 
-@dataclass(frozen=True)
-class Folder:
-    """A folder of results for some images.
+def fill_folder(
+    results: Results,
+    images: Sequence[Image],
+    model: Model,
+    num: int,
+    work: Callable[[list[Image], Callable[[int], None]], None],
+    reporter: Reporter,
+) -> None:
+    """Goes through the images that have no NAME.png yet, or had other pixels or another number then.
 
-    Attributes:
-        out: The folder.
-        command: Which command writes it.
-        record: Its settings, by which another command is refused.
+    Args:
+        results: The folder, and the settings by which that of another command is refused.
+        images: The images.
+        model: The model, by whose memory images are taken together.
+        num: Samples of each.
+        work: Writes the files of some images, of each NAME.png last, and tells of every level.
+        reporter: Receives progress updates and warnings of images that cannot be used.
     """
-
-    out: Path
-    command: str
-    record: dict[str, Any]
-
-    def fill(
-        self,
-        images: Sequence[Image],
-        model: Model,
-        num: int,
-        work: Callable[[list[Image], Callable[[int], None]], None],
-        reporter: Reporter,
-    ) -> None:
-        """Goes through the images that have no NAME.png yet, or had other pixels or another number then.
-
-        Args:
-            images: The images.
-            model: The model, by whose memory images are taken together.
-            num: Samples of each.
-            work: Writes the files of some images, of each NAME.png last, and tells of every level.
-            reporter: Receives progress updates and warnings of images that cannot be used.
-        """
-        usable = [image for image in images if image.pixels is not None]
-        if not usable:
-            raise UserError(images[0].problem if len(images) == 1 else f"no image can be used (first: {images[0].problem})")
-        digests = {image.name: image.digest for image in usable}
-        names = set(Results(self.out, self.command, self.record).begin(digests))
-        left = [image for image in usable if image.name in names]
-        if len(left) < len(usable):
-            reporter.say(f"{self.out}: holds the results of {len(usable) - len(left)} images already")
-        together, levels = max(1, model.automatic_batch() // num), model.schedule.num_levels + 1
-        try:
-            with reporter.bar("sampling (levels x samples)", max(1, len(left)) * num * levels) as bar:
-                for start in range(0, len(left), together):
-                    work(left[start : start + together], bar.advance)
-        except KeyboardInterrupt:
-            raise InterruptionError(f"interrupted; {self.out} keeps what there is: run the same command to go on") from None
-        for image in images:
-            if image.pixels is None:
-                reporter.warn(f"not done: {image.problem}")
+    usable = [image for image in images if image.pixels is not None]
+    if not usable:
+        raise UserError(images[0].problem if len(images) == 1 else f"no image can be used (first: {images[0].problem})")
+    names = set(results.begin({image.name: image.digest for image in usable}))
+    left = [image for image in usable if image.name in names]
+    if len(left) < len(usable):
+        reporter.say(f"{results.out}: holds the results of {len(usable) - len(left)} images already")
+    together, levels = max(1, model.automatic_batch() // num), model.schedule.num_levels + 1
+    try:
+        with reporter.bar("sampling (levels x samples)", max(1, len(left)) * num * levels) as bar:
+            for start in range(0, len(left), together):
+                work(left[start : start + together], bar.advance)
+    except KeyboardInterrupt:
+        raise InterruptionError(f"interrupted; {results.out} keeps what there is: run the same command to go on") from None
+    for image in images:
+        if image.pixels is None:
+            reporter.warn(f"not done: {image.problem}")

@@ -38,17 +38,41 @@ def new_figure(rows: int, columns: int, size: float = 2.1) -> tuple[Any, Any]:
     return figure, axes
 
 
+def new_charts(rows: int, columns: int, size: float = 3.0, num_ticks: int = 5) -> tuple[Any, Any]:
+    """A grid of panels with about ``num_ticks`` ticks on each axis."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = new_figure(rows, columns, size)
+    for ax in axes.flat:
+        ax.set(aspect="auto")
+        ax.tick_params(labelsize=_TITLE - 1, which="both")
+        ax.xaxis.set_major_locator(MaxNLocator(num_ticks, integer=True))
+        ax.yaxis.set_major_locator(MaxNLocator(num_ticks))
+    return figure, axes
+
+
 def figure_bytes(figure: Any) -> Bytes:
     """A figure as a picture ``[H, W, 3]``."""
+    _shrink_texts(figure)
     figure.set_dpi(100)
     figure.canvas.draw()
     return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
 
 
-def save_figure(figure: Any, path: Path) -> Path:
+def save_figure(figure: Any, path: Path, title: str = "") -> Path:
+    if title:
+        figure.suptitle(title, fontsize=_TITLE + 1)
+    _shrink_texts(figure)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=200)
     return path
+
+
+def _shrink_texts(figure: Any) -> None:
+    """Titles and labels that have matplotlib's size get that of our figures."""
+    for ax in figure.axes:
+        for text in (ax.title, ax.xaxis.label, ax.yaxis.label):
+            text.set_fontsize(min(_TITLE, text.get_fontsize()))
 
 
 def panel_grid(limit: float = LIMIT) -> Tensor:
@@ -60,16 +84,9 @@ def draw_density(ax: Any, log_value: Tensor, limit: float = LIMIT, title: str = 
     """A density given by its log at :func:`panel_grid`, each panel on its own scale."""
     value = (log_value - log_value[torch.isfinite(log_value)].max()).exp().nan_to_num(0).view(_CELLS + 1, _CELLS + 1).T
     top = float(value.flatten().quantile(0.998))
-    ax.imshow(
-        value.cpu(),
-        origin="lower",
-        extent=(-limit, limit, -limit, limit),
-        cmap="magma",
-        vmin=0,
-        vmax=top or 1,
-        interpolation="bilinear",
-    )
-    ax.set_title(title, fontsize=_TITLE)
+    where = {"origin": "lower", "extent": (-limit, limit, -limit, limit)}
+    ax.imshow(value.cpu(), cmap="magma", vmin=0, vmax=top or 1, interpolation="bilinear", **where)
+    ax.set(title=title)
 
 
 def draw_points(ax: Any, x: Tensor, limit: float = LIMIT, title: str = "") -> None:
@@ -77,8 +94,7 @@ def draw_points(ax: Any, x: Tensor, limit: float = LIMIT, title: str = "") -> No
     ax.scatter(inside[:, 0], inside[:, 1], s=1.2, c=_BLUE, alpha=0.5, linewidths=0)
     if outside := len(x) - len(inside):
         ax.text(0.98, 0.02, f"{outside} of {len(x)} outside", transform=ax.transAxes, ha="right", va="bottom", fontsize=5)
-    ax.set(xlim=(-limit, limit), ylim=(-limit, limit))
-    ax.set_title(title, fontsize=_TITLE)
+    ax.set(xlim=(-limit, limit), ylim=(-limit, limit), title=title)
 
 
 def first_two(x: Tensor) -> Tensor:
@@ -99,26 +115,22 @@ def paths_figure(paths: Tensor, title: str) -> Any:
     for path in paths:
         axes[0, 0].plot(*first_two(path).T, "o-", ms=2, lw=0.6)
     limit = largest(paths)
-    axes[0, 0].set(xlim=(-limit, limit), ylim=(-limit, limit))
-    axes[0, 0].set_title(title, fontsize=_TITLE)
+    axes[0, 0].set(xlim=(-limit, limit), ylim=(-limit, limit), title=title)
     return figure
 
 
 def conditional_figure(x: Tensor, hidden: Tensor, exact: tuple[Tensor, Tensor] | None, title: str) -> Any:
     """A histogram of every hidden coordinate of vectors ``[N, D]``, with the exact density (nodes, values) if it is known."""
     columns = hidden.nonzero()[:, 0].tolist()
-    figure, axes = new_figure(1, len(columns), 3.2)
+    figure, axes = new_charts(1, len(columns), 3.2)
     for ax, i in zip(axes[0], columns, strict=True):
-        ax.set(aspect="auto")
         ax.hist(x[:, i].numpy(), bins=40, density=True, color="#7fa3c7", label=f"{len(x)} samples")
         if exact is not None:
             shown = exact[1] > 1e-4 * exact[1].max()
             left, right = float(exact[0][shown].min()), float(exact[0][shown].max())
             ax.plot(*exact, color="#20456e", lw=1, label="exact")
             ax.set(xlim=(left - 0.3, right + 0.3))
-        ax.set_xlabel(f"coordinate {i}", fontsize=_TITLE)
-        ax.xaxis.set_major_locator(ticks(5))
-        ax.tick_params(labelsize=7)
+        ax.set(xlabel=f"coordinate {i}", yticks=[])
         ax.legend(fontsize=6)
     figure.suptitle(title, fontsize=_TITLE + 1)
     return figure
@@ -155,22 +167,22 @@ def report(model: Model, samples: Tensor, path: Path, title: str = "") -> Path:
         draw_density(panels.pop(0), data_log_density(name, a, sigma), title=f"data (noise {sigma:.2g})")
     draw_density(panels[0], level_log_density(model, 0), title="learned density exp f(y, 0)")
     draw_points(panels[1], (samples - model.shift) / model.scale, title=f"{len(samples)} samples")
-    if title:
-        figure.suptitle(title, fontsize=_TITLE + 1)
-    return save_figure(figure, path)
+    return save_figure(figure, path, title)
+
+
+def draw_images(ax: Any, x: Tensor, columns: int | None = None) -> None:
+    """A grid of images ``[N, C, H, W]`` in [-1, 1]."""
+    ax.imshow(grid(to_bytes(x), columns).squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
 
 
 def image_report(samples: Tensor, held_out: Tensor, path: Path, title: str = "") -> Path:
     """Grids of samples and of held-out data side by side."""
     figure, axes = new_figure(1, 2, 4.0)
     for ax, x, what in zip(axes[0], (samples, held_out), ("samples", "held-out images"), strict=True):
-        picture = grid(to_bytes(x))
-        ax.imshow(picture[..., 0] if picture.shape[-1] == 1 else picture, cmap="gray", vmin=0, vmax=255)
-        ax.set_title(f"{len(x)} {what}", fontsize=_TITLE)
+        draw_images(ax, x)
+        ax.set(title=f"{len(x)} {what}")
         ax.axis("off")
-    if title:
-        figure.suptitle(title, fontsize=_TITLE + 1)
-    return save_figure(figure, path)
+    return save_figure(figure, path, title)
 
 
 def neighbours(path: Path, samples: Tensor, nearest: np.ndarray) -> None:
@@ -181,24 +193,18 @@ def neighbours(path: Path, samples: Tensor, nearest: np.ndarray) -> None:
 
 def levels(path: Path, result: dict[str, Any]) -> Path:
     """Energy gap and acceptance of every level."""
-    figure, axes = new_figure(1, 2, 3.0)
+    figure, axes = new_charts(1, 2)
+    left, right = axes[0]
     t = range(len(result["acceptance"]))
     gap, error = (
         [math.nan if v is None else v for v in result[name]] for name in ("f_gap_levels", "f_gap_levels_standard_error")
     )
     few = len(gap) <= 50
-    axes[0, 0].errorbar(t, gap, error, fmt="o" if few else "-", color=_BLUE, ms=3, lw=1, elinewidth=0.5)
-    axes[0, 0].axhline(0, color="0.6", lw=0.8)
-    axes[0, 0].set_title("f gap, data less samples (nats)", fontsize=_TITLE)
-    axes[0, 1].plot(t, result["acceptance"], "o-" if few else "-", color=_BLUE, ms=3, lw=1)
-    axes[0, 1].set_title("acceptance", fontsize=_TITLE)
-    axes[0, 1].set(ylim=(0, 1.05))
-    for ax in axes[0]:
-        ax.set(aspect="auto")
-        ax.set_xlabel("level t", fontsize=_TITLE)
-        ax.xaxis.set_major_locator(ticks(6, integer=True))
-        ax.yaxis.set_major_locator(ticks(5))
-        ax.tick_params(labelsize=7)
+    left.errorbar(t, gap, error, fmt="o" if few else "-", color=_BLUE, ms=3, lw=1, elinewidth=0.5)
+    left.axhline(0, color="0.6", lw=0.8)
+    left.set(title="f gap, data less samples (nats)", xlabel="level t")
+    right.plot(t, result["acceptance"], "o-" if few else "-", color=_BLUE, ms=3, lw=1)
+    right.set(title="acceptance", xlabel="level t", ylim=(0, 1.05))
     return save_figure(figure, path)
 
 
@@ -207,7 +213,7 @@ def longrun(path: Path, result: dict[str, Any]) -> Path:
     runs = list(result["runs"].values())
     marginal = result.get("marginal", [])
     images = "nearest" in runs[0]
-    figure, axes = new_figure(2, 2 + images, 3.0)
+    figure, axes = new_charts(2, 2 + images)
     few = len(result["step_size"]) <= 50
     style = {"marker": "o", "ms": 3, "lw": 1} if few else {"lw": 1}
     axes[0, 0].plot(result["step_size"], color=_BLUE, **style)
@@ -221,36 +227,28 @@ def longrun(path: Path, result: dict[str, Any]) -> Path:
     _over_steps(axes[1, 0], runs, marginal, "f_gap", "f gap, data less samples (nats)", 0.0)
     _over_steps(axes[1, 1], runs, marginal, "mmd2", "MMD^2 to held-out data", runs[-1].get("mmd2_null_95"))
     if images:
-        _over_steps(
-            axes[0, 2], runs, marginal, "nearest", "distance to the nearest training image", result["held_out"]["nearest"]
-        )
+        known = result["held_out"]["nearest"]
+        _over_steps(axes[0, 2], runs, marginal, "nearest", "distance to the nearest training image", known)
         if moved := [(row["steps"], row["moved"]) for row in marginal if row["steps"]]:
             axes[1, 2].plot([m[0] for m in moved], [m[1] for m in moved], "s--", color=_RED, ms=3, lw=1)
             axes[1, 2].set(xscale="log", xlabel="steps without spring", title="distance from where they began")
         else:
             axes[1, 2].axis("off")
-    for ax in axes.flat:
-        ax.set(aspect="auto")
-        ax.title.set_fontsize(_TITLE)
-        ax.xaxis.label.set_fontsize(_TITLE)
-        ax.tick_params(labelsize=7, which="both")
-        if ax.get_xscale() == "linear":
-            ax.xaxis.set_major_locator(ticks(6, integer=True))
-        if ax.get_yscale() == "linear":
-            ax.yaxis.set_major_locator(ticks(5))
     return save_figure(figure, path)
 
 
 def _over_steps(ax: Any, runs: list[Any], marginal: list[Any], name: str, title: str, line: float | None) -> None:
     """A measure over the total number of steps; chains without spring go on where the longest run ended."""
-    with_spring = [row for row in runs if name in row]
-    total = [row["total_steps"] for row in with_spring]
-    errors = [row.get(f"{name}_standard_error", 0.0) for row in with_spring]
-    ax.errorbar(total, [row[name] for row in with_spring], errors, fmt="o-", color=_BLUE, ms=3, lw=1, label="with springs")
-    free = [row for row in marginal if name in row and row["steps"]]
-    if free:
-        steps, errors = [row["steps"] for row in free], [row.get(f"{name}_standard_error", 0.0) for row in free]
-        ax.errorbar(steps, [row[name] for row in free], errors, fmt="s--", color=_RED, ms=3, lw=1, label="then without")
+    free = [row for row in marginal if row["steps"]]
+    for rows, total, style, label in (
+        (runs, "total_steps", {"fmt": "o-", "color": _BLUE}, "with springs"),
+        (free, "steps", {"fmt": "s--", "color": _RED}, "then without"),
+    ):
+        if known := [row for row in rows if name in row]:
+            steps, values = [row[total] for row in known], [row[name] for row in known]
+            ax.errorbar(
+                steps, values, [row.get(f"{name}_standard_error", 0.0) for row in known], ms=3, lw=1, label=label, **style
+            )
     if line is not None:
         ax.axhline(line, color="0.6", lw=0.8)
     ax.set(xscale="log", xlabel="steps in all, or without spring", title=title)
@@ -264,8 +262,7 @@ def long_samples(path: Path, samples: dict[str, Tensor], columns: int = 16) -> P
     figure.set_size_inches(0.45 * columns + 0.8, 0.5 * len(samples) + 0.1)
     figure.get_layout_engine().set(w_pad=0.08)
     for ax, (name, x) in zip(axes[:, 0], samples.items(), strict=True):
-        picture = grid(to_bytes(x[:columns]), columns)
-        ax.imshow(picture[..., 0] if picture.shape[-1] == 1 else picture, cmap="gray", vmin=0, vmax=255)
+        draw_images(ax, x[:columns], columns)
         ax.set_ylabel(name, fontsize=6, rotation=0, ha="right", va="center")
     return save_figure(figure, path)
 
@@ -286,19 +283,17 @@ def diagnosis(path: Path, rows: Sequence[tuple[str, Tensor, Tensor | None]]) -> 
         path: Where to.
         rows: Name, log p ``[S, C]``, Hamiltonian ``[S, C]`` or None.
     """
-    figure, axes = new_figure(len(rows), 3, 2.2)
+    figure, axes = new_charts(len(rows), 3, 2.2, num_ticks=4)
     for (left, middle, right), (name, log_p, energy) in zip(axes, rows, strict=True):
         steps, num_chains = log_p.shape
         for chain in range(min(num_chains, 8)):
             left.plot(log_p[:, chain].cpu(), lw=0.5, color=_shade(chain, 8))
-        left.set_ylabel(name, fontsize=_TITLE)
-        left.set_title("log p over the steps (nats)", fontsize=_TITLE)
+        left.set(ylabel=name, title="log p over the steps (nats)")
         rank = log_p.flatten().argsort().argsort().view_as(log_p).cpu()
         bins = 20
         counts = torch.stack([torch.histc(rank[:, c].float(), bins, 0, log_p.numel()) for c in range(num_chains)])
         middle.imshow(counts * bins / steps, cmap="RdBu_r", vmin=0, vmax=2, aspect="auto", interpolation="nearest")
-        middle.set_title("share of each chain in the ranks of log p", fontsize=_TITLE)
-        middle.set_ylabel("chain", fontsize=7)
+        middle.set(title="share of each chain in the ranks of log p", ylabel="chain", xticks=[], yticks=[])
         if energy is None:
             right.axis("off")
         else:
@@ -307,12 +302,7 @@ def diagnosis(path: Path, rows: Sequence[tuple[str, Tensor, Tensor | None]]) -> 
             for values, label, colour in ((centred, "energy", _BLUE), (change, "its change", _RED)):
                 right.hist(values.numpy(), 40, (-span, span), density=True, histtype="step", color=colour, label=label)
             right.legend(fontsize=6)
-            right.set_title("Hamiltonian, less its mean (nats)", fontsize=_TITLE)
-        for ax in (left, right):
-            ax.set(aspect="auto")
-            ax.xaxis.set_major_locator(ticks(4))
-            ax.yaxis.set_major_locator(ticks(4))
-            ax.tick_params(labelsize=7)
+            right.set(title="Hamiltonian, less its mean (nats)")
     return save_figure(figure, path)
 
 
@@ -349,7 +339,7 @@ def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dic
     fids = [line for line in measured if line.keys() >= {"iteration", "fid", *counts}]
     # FIDs of other counts are no points of the same curve.
     fids = [line for line in fids if all(line[count] == fids[-1][count] for count in counts)]
-    figure, axes = new_figure(1, len(names) + bool(fids), 2.6)
+    figure, axes = new_charts(1, len(names) + bool(fids), 2.6, num_ticks=3)
     metrics = [line for line in metrics if all(isinstance(line.get(name), list) for name in names)]
     iterations = [line["iteration"] for line in metrics]
     num_levels = min((len(line[name]) for line in metrics for name in names), default=0)
@@ -358,12 +348,7 @@ def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dic
     if fids:
         titles = (*names, "FID ({:,} samples, {:,} images)".format(*(fids[-1][count] for count in counts)))
     for ax, title in zip(axes[0], titles, strict=True):
-        ax.set(aspect="auto")
-        ax.set_title(title, fontsize=_TITLE)
-        ax.set_xlabel("iteration", fontsize=_TITLE)
-        ax.xaxis.set_major_locator(ticks(3))
-        ax.yaxis.set_major_locator(ticks(4))
-        ax.tick_params(labelsize=7)
+        ax.set(title=title, xlabel="iteration")
     if fids:
         axes[0, -1].plot([line["iteration"] for line in fids], [line["fid"] for line in fids], "o-", color=_BLUE, lw=1, ms=3)
     for ax, name in zip(axes[0], names, strict=False):
@@ -377,7 +362,7 @@ def curves(path: Path, metrics: Sequence[dict[str, Any]], measured: Sequence[dic
 
 def bracket(path: Path, found: Bracket, title: str = "") -> Path:
     """Bounds of log Z over the number of densities, and the log-weights of the last round."""
-    figure, axes = new_figure(1, 2, 3.4)
+    figure, axes = new_charts(1, 2, 3.4)
     left, right = axes[0]
     ks = [r.num_densities for r in found.rounds]
     bounds = [("SMC, from below", [r.smc for r in found.rounds], "s-")]
@@ -395,38 +380,17 @@ def bracket(path: Path, found: Bracket, title: str = "") -> Path:
     left.set_xticks(ks, [str(k) for k in ks])
     left.minorticks_off()
     left.margins(x=0.2, y=0.3)
-    left.set_xlabel("intermediate densities (grey: Bennett's estimate)", fontsize=_TITLE)
-    left.set_title("bounds of log Z (nats)", fontsize=_TITLE)
+    left.set(xlabel="intermediate densities (grey: Bennett's estimate)", title="bounds of log Z (nats)")
     shown = dict(zip(found.log_weights, (colours[0], *colours[2:]), strict=False))
     low, high = (float(v) for v in torch.cat([w.flatten() for w in found.log_weights.values()]).aminmax())
     for name, colour in shown.items():
         label = name if name == "forward" else f"reverse from {name}"
-        right.hist(
-            found.log_weights[name].flatten().cpu().numpy(),
-            bins=40,
-            range=(low, high),
-            histtype="step",
-            color=colour,
-            label=label,
-        )
-    right.set_title(f"log-weights of {'systems' if along_noise else 'chains'}, {ks[-1]} densities", fontsize=_TITLE)
-    right.set_xlabel("nats", fontsize=_TITLE)
+        weights = found.log_weights[name].flatten().cpu().numpy()
+        right.hist(weights, bins=40, range=(low, high), histtype="step", color=colour, label=label)
+    right.set(title=f"log-weights of {'systems' if along_noise else 'chains'}, {ks[-1]} densities", xlabel="nats")
     for ax in (left, right):
-        ax.set(aspect="auto")
-        ax.yaxis.set_major_locator(ticks(5))
-        ax.tick_params(labelsize=7)
         ax.legend(fontsize=6)
-    right.xaxis.set_major_locator(ticks(4))
-    if title:
-        figure.suptitle(title, fontsize=_TITLE + 1)
-    return save_figure(figure, path)
-
-
-def ticks(number: int, integer: bool = False) -> Any:
-    """A locator of about so many ticks."""
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(number, integer=integer)
+    return save_figure(figure, path, title)
 
 
 def pairs(path: Path, data: np.ndarray, samples: np.ndarray, names: Sequence[str]) -> Path:
@@ -444,7 +408,7 @@ def pairs(path: Path, data: np.ndarray, samples: np.ndarray, names: Sequence[str
                 edges = np.linspace(low[0] - pad[0], high[0] + pad[0], 31)
                 ax.hist(data[:, i], edges, density=True, color=_BLUE, alpha=0.5)
                 ax.hist(samples[:, i], edges, density=True, color=_RED, histtype="step")
-                ax.set_title(names[i], fontsize=_TITLE)
+                ax.set(title=names[i])
                 continue
             ax.set_ylim(low[1] - pad[1], high[1] + pad[1])
             shown, colour = (data, _BLUE) if i > j else (samples[: len(data)], _RED)
@@ -465,5 +429,5 @@ def quantiles(path: Path, data: np.ndarray, samples: np.ndarray, names: Sequence
         ax.plot(a[[0, -1]], a[[0, -1]], color="0.7", linewidth=1)
         ax.plot(a, b, ".", markersize=2, color=_BLUE)
         ax.set_aspect("auto")
-        ax.set_title(names[i], fontsize=_TITLE)
+        ax.set(title=names[i])
     return save_figure(figure, path)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from springwell.app.plots import draw_points, figure_bytes, first_two, largest, new_figure, save_figure, vectors_figure
 from springwell.data import pictures
-from springwell.devices import gathered, rank_and_world
+from springwell.devices import gathered, rank_and_world, shared_rows
 from springwell.errors import InterruptionError, UserError
 from springwell.generate import Sample
 from springwell.level import LevelSampler
@@ -92,20 +92,18 @@ class Drawing:
                 first += len(x)
 
     def _shared_batches(self, num: int, start: int) -> Iterator[tuple[int, Tensor]]:
-        model, (rank, world) = self.model, rank_and_world()
+        model, world = self.model, rank_and_world()[1]
         wanted = self.batch or model.automatic_batch()
         batch = int(gathered(torch.tensor([wanted], device=model.device)).min())
+
+        def draw(mine: int, stop: int) -> Tensor:
+            return torch.cat(list(model.sample_batches(stop, self.seed, batch, mine, self.sampler)))
+
+        empty = torch.zeros(batch, *model.event_shape, device=model.device)
         with self.reporter.bar(f"sampling by {world} processes (samples)", num, start) as bar:
-            for first in range(start, num, batch * world):
-                mine, stop = first + batch * rank, min(first + batch * (rank + 1), num)
-                x = torch.zeros(batch, *model.event_shape, device=model.device)
-                if mine < stop:
-                    parts = model.sample_batches(stop, self.seed, batch, mine, self.sampler)
-                    x[: stop - mine] = torch.cat(list(parts))
-                end = min(first + batch * world, num)
-                # Only the last part of all is not full, so what is too much is at the end.
-                yield first, gathered(x)[: end - first].cpu()
-                bar.advance(end - first)
+            for first, x in shared_rows(start, num, batch, draw, empty):
+                yield first, x
+                bar.advance(len(x))
 
 
 def write_samples(drawing: Drawing, out: Path) -> dict[str, Any]:
@@ -165,12 +163,8 @@ def _write_folder(drawing: Drawing, num: int, out: Path) -> dict[str, Any]:
 
 def _begin_folder(drawing: Drawing, num: int, out: Path) -> int:
     """Makes the folder, or checks that it holds samples of the same kind; returns how many there are already."""
-    record = {
-        "run": drawing.name,
-        "iteration": drawing.model.iteration,
-        "seed": drawing.seed,
-        "sampler": drawing.sampler.description(),
-    }
+    record = {"run": drawing.name, "iteration": drawing.model.iteration, "seed": drawing.seed}
+    record["sampler"] = drawing.sampler.description()
     left = Results(out, "samples", record).begin({f"{i:06d}": "" for i in range(num)})
     start = int(left[0]) if left else num
     if start:
@@ -189,9 +183,8 @@ def write_trajectory(drawing: Drawing, out: Path) -> dict[str, Any]:
     if images and out.suffix == ".png" and num > MAX_ROWS:
         raise UserError(f"--num {num}: a picture of trajectories has at most {MAX_ROWS} rows; use .npz")
     shown = {".png": COLUMNS, ".gif": FRAMES, ".npz": model.schedule.num_levels + 1}[out.suffix]
-    levels = {
-        t: torch.empty(num, *model.event_shape) for t in spread_levels(model.schedule.num_levels + 1, max(2, shown))[::-1]
-    }
+    drawn = spread_levels(model.schedule.num_levels + 1, max(2, shown))[::-1]
+    levels = {t: torch.empty(num, *model.event_shape) for t in drawn}
     for first, part in drawing.batches(num, levels=levels):
         levels[0][first : first + len(part)] = part
     if out.suffix == ".npz":

@@ -85,9 +85,8 @@ def _checked(
 ) -> tuple[list[EnergyFunction], list[float]]:
     weights = [default] * len(energies) if weights is None else list(weights)
     if not energies or len(weights) != len(energies):
-        raise UserError(
-            f"{name}: has {len(energies)} energies and {len(weights)} weights; give at least one, and a weight each"
-        )
+        found = f"{len(energies)} energies and {len(weights)} weights"
+        raise UserError(f"{name}: has {found}; give at least one, and a weight each")
     if not all(map(math.isfinite, weights)):
         raise UserError(f"{name}: has the weights {', '.join(map(str, weights))}; all must be finite")
     return list(energies), weights

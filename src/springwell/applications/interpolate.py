@@ -32,7 +32,6 @@ from torch import Tensor
 from springwell.applications.batches import check_seed, checked_batch, finish
 from springwell.errors import UserError
 from springwell.generate import progressive
-from springwell.level import LevelSampler
 from springwell.model import Model
 from springwell.noise import MixedNoise, Noise
 from springwell.samplers import Info, Kernel, LogDensity, State, value_and_grad
@@ -139,8 +138,12 @@ def interpolate(
         before = torch.eye(corners, dtype=weights.dtype, device=model.device) if tests == "blended" else weights[:0]
         rows = torch.cat([before, part])
         rows = torch.cat([rows, rows[-1:].expand(model.num_rows(len(rows), batch) - len(rows), -1)])
-        draws = _with_tests(sampler, rows.square() if tests == "blended" else None)
-        noise = _noise(model, seeds, rows)
+        draws = sampler
+        if tests == "blended":
+            share = rows.square()
+            draws = replace(sampler, kernel=blended(sampler.made, share), take=blended_take(share))
+        index = torch.zeros(len(rows), dtype=torch.long)
+        noise = MixedNoise([model.noise(seed, index) for seed in seeds], rows)
         levels = progressive(model.energy_function, model.schedule, draws, model.event_shape, noise)
         parts.append(finish(model, levels, len(part), sampler.num_steps, watch)[len(before) : len(before) + len(part)])
     return torch.cat(parts).view(*[num] * (corners // 2), *model.event_shape)
@@ -156,15 +159,3 @@ def check_seeds(seeds: Sequence[int]) -> None:
     if len({seed % 2**64 for seed in seeds}) < len(seeds):
         # The sum of w_i eps has variance 1 only if the eps are independent.
         raise UserError(f"seeds {listed}: two are the same (modulo 2^64), and there is nothing between; give different ones")
-
-
-def _noise(model: Model, seeds: Sequence[int], weights: Tensor) -> MixedNoise:
-    index = torch.zeros(len(weights), dtype=torch.long)
-    return MixedNoise([model.noise(seed, index) for seed in seeds], weights)
-
-
-def _with_tests(sampler: LevelSampler, share: Tensor | None) -> LevelSampler:
-    if share is None:
-        return sampler
-    assert isinstance(sampler.kernel, Kernel)
-    return replace(sampler, kernel=blended(sampler.kernel, share), take=blended_take(share))

@@ -7,22 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from springwell.data.images import prepare_images as prepare_images
-    from springwell.data.source import DataSource as DataSource
-    from springwell.data.source import open_data as open_data
-    from springwell.data.toy import TOY_DATA as TOY_DATA
-    from springwell.data.toy import ToyData as ToyData
-    from springwell.data.toy import log_density as log_density
-    from springwell.data.toy import toy_data as toy_data
+    from springwell.data.source import DataSource as DataSource, open_data as open_data
+    from springwell.data.toy import TOY_DATA as TOY_DATA, ToyData as ToyData, log_density as log_density, toy_data as toy_data
 
-_WHERE = {
-    "TOY_DATA": "toy",
-    "DataSource": "source",
-    "ToyData": "toy",
-    "log_density": "toy",
-    "open_data": "source",
-    "prepare_images": "images",
-    "toy_data": "toy",
+_NAMES = {
+    "images": ("prepare_images",),
+    "source": ("DataSource", "open_data"),
+    "toy": ("TOY_DATA", "ToyData", "log_density", "toy_data"),
 }
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [*_WHERE]
 

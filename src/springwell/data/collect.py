@@ -85,9 +85,8 @@ def _fingerprint(lines: Iterable[str]) -> str:
 def listing(path: Path) -> list[tuple[str, str]]:
     """Names of the images in a folder and the folders in it, sorted, and what tells whether they change."""
     if not path.is_dir():
-        raise UnusableDataError(
-            "no such folder" if not path.exists() else "is not a folder; use zip:PATH or npz:PATH for files"
-        )
+        what = "is not a folder; use zip:PATH or npz:PATH for files" if path.exists() else "no such folder"
+        raise UnusableDataError(what)
     names: list[tuple[str, str]] = []
     for where, folders, files in os.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -106,27 +105,19 @@ def listing(path: Path) -> list[tuple[str, str]]:
 def folder(path: Path, size: int | None) -> Encoded:
     """Images in a folder and the folders in it."""
     names = listing(path)
-    train, test = _by_name([name for name, _ in names])
-    container = Container("files")
-    return Encoded(
-        _listed(container, [(name, str(path / name)) for name in train]),
-        _listed(container, [(name, str(path / name)) for name in test]),
-        Rule(size),
-        _fingerprint(f"{name} {state}" for name, state in names),
-    )
+    return _by_name(Container("files"), {name: str(path / name) for name, _ in names}, size, names)
 
 
 def archive(path: Path, size: int | None) -> Encoded:
     """Images in a zip file."""
     members = sorted((info.filename, info.CRC) for info in _members(path) if _is_image(info.filename))
-    train, test = _by_name([name for name, _ in members])
-    container = Container("zip", str(path))
-    return Encoded(
-        _listed(container, [(name, name) for name in train]),
-        _listed(container, [(name, name) for name in test]),
-        Rule(size),
-        _fingerprint(f"{name} {crc}" for name, crc in members),
-    )
+    return _by_name(Container("zip", str(path)), {name: name for name, _ in members}, size, members)
+
+
+def _by_name(container: Container, references: dict[str, str], size: int | None, states: Iterable[tuple[str, Any]]) -> Encoded:
+    """The images that sorted names refer to, and what tells whether they change."""
+    train, test = (_listed(container, [(name, references[name]) for name in part]) for part in _divided(list(references)))
+    return Encoded(train, test, Rule(size), _fingerprint(f"{name} {state}" for name, state in states))
 
 
 def _is_image(name: str) -> bool:
@@ -143,7 +134,7 @@ def _members(path: Path) -> list[zipfile.ZipInfo]:
         raise UnusableDataError(f"{path} is not a readable zip file ({first_line(error)})") from None
 
 
-def _by_name(names: list[str]) -> tuple[list[str], list[str]]:
+def _divided(names: list[str]) -> tuple[list[str], list[str]]:
     """(train, test) of sorted relative names."""
     if len(names) < _FEWEST:
         kinds = "png, jpg, webp, gif, bmp, tif, ppm, jp2, avif"
@@ -158,9 +149,8 @@ def _by_name(names: list[str]) -> tuple[list[str], list[str]]:
             folders.setdefault(p[depth], []).append(name)
     train = folders.get("train", names)
     if "train" in folders:
-        for name in _TEST_NAMES:
-            if name in folders:
-                return train, folders[name]
+        if name := next((name for name in _TEST_NAMES if name in folders), ""):
+            return train, folders[name]
         if len(train) < _FEWEST:
             raise UnusableDataError(f"found {len(train)} images in train/ and no test/; needs at least {_FEWEST}")
     return [n for i, n in enumerate(train) if i % 10 != 9], train[9::10]
@@ -168,14 +158,11 @@ def _by_name(names: list[str]) -> tuple[list[str], list[str]]:
 
 def celeba(root: Path, size: int) -> Encoded:
     """The aligned and cropped faces: 178 x 178 pixels out of the middle of the published 178 x 218, resized."""
-    found = [
-        p for base in (root / "celeba", root) for p in (base / "img_align_celeba", base / "img_align_celeba.zip") if p.exists()
-    ]
     looked = ["celeba/img_align_celeba/", "celeba/img_align_celeba.zip", "img_align_celeba/", "img_align_celeba.zip"]
     how = "get it and list_eval_partition.txt from mmlab.ie.cuhk.edu.hk/projects/CelebA.html"
-    if not found:
+    images = next((root / place for place in looked if (root / place).exists()), None)
+    if images is None:
         raise missing_data(root, looked, how)
-    images = found[0]
     names = ("list_eval_partition.txt", "list_eval_partition.csv")
     lists = [base / name for base in (images.parent, images.parent / "Eval", root / "celeba", root) for name in names]
     partition = next((p for p in lists if p.is_file()), None)
@@ -192,13 +179,12 @@ def celeba(root: Path, size: int) -> Encoded:
         present = {Path(info.filename).name: info.filename for info in _members(images) if _is_image(info.filename)}
     if not present.keys() & parts.keys():
         raise UnusableDataError(f"{images} holds none of the images that {partition.name} lists; it is not the aligned CelebA")
-    splits = [
-        _listed(container, [(n, present.get(n, n)) for n, part in parts.items() if part == wanted]) for wanted in ("0", "2")
-    ]
-    if not (splits[0].num and splits[1].num):
+    listed = ([(n, present.get(n, n)) for n, part in parts.items() if part == wanted] for wanted in ("0", "2"))
+    train, test = (_listed(container, items) for items in listed)
+    if not (train.num and test.num):
         raise UnusableDataError(f"{partition} lists no images for training (0) or for testing (2); get it again")
     rule = Rule(size, published=(178, 218), orient=False)
-    return Encoded(splits[0], splits[1], rule, _fingerprint(f"{name} {part}" for name, part in parts.items()))
+    return Encoded(train, test, rule, _fingerprint(f"{name} {part}" for name, part in parts.items()))
 
 
 def _partition(path: Path) -> dict[str, str]:
@@ -232,12 +218,9 @@ def lsun(root: Path, category: str, size: int) -> Encoded:
         raise UnusableDataError(f"{paths[1]} is missing; {how}")
     _require("lmdb", "lsun")
     keys = [_keys(path) for path in paths]
-    splits = [_of_keys(Container("lmdb", str(path)), found) for path, found in zip(paths, keys, strict=True)]
-    return Encoded(splits[0], splits[1], Rule(size, orient=False), _fingerprint(key.hex() for found in keys for key in found))
-
-
-def _of_keys(container: Container, keys: list[bytes]) -> Split:
-    return Split(container, lambda start: ((key.decode("latin1"), key) for key in islice(keys, start, None)), len(keys))
+    listed = ([(key.decode("latin1"), key) for key in found] for found in keys)
+    train, test = (_listed(Container("lmdb", str(path)), items) for path, items in zip(paths, listed, strict=True))
+    return Encoded(train, test, Rule(size, orient=False), _fingerprint(key.hex() for found in keys for key in found))
 
 
 def _keys(path: Path) -> list[bytes]:
@@ -284,34 +267,31 @@ def hugging_face(name: str, size: int | None) -> Encoded:
     if column is None:
         raise UnusableDataError(f"has no column of images, only {', '.join(features) or 'columns of unknown type'}")
     test = next((loaded[key] for key in _TEST_NAMES if key in loaded), None)
-    if test is None:
-        splits = (
-            _streamed(train, column, "train", lambda i: i % 10 != 9),
-            _streamed(train, column, "train", lambda i: i % 10 == 9),
-        )
-    else:
+    splits = (
+        _streamed(train, column, "train", lambda i: i % 10 != 9),
+        _streamed(train, column, "train", lambda i: i % 10 == 9),
+    )
+    if test is not None:
         splits = _streamed(train, column, "train"), _streamed(test, column, "test")
-    return Encoded(splits[0], splits[1], Rule(size), _fingerprint([name, config]))
+    return Encoded(*splits, Rule(size), _fingerprint([name, config]))
 
 
 def _streamed(data: Any, column: str, label: str, chosen: Callable[[int], bool] | None = None) -> Split:
     import datasets
 
     raw = data.select_columns([column]).cast_column(column, datasets.Image(decode=False))
-    num = len(data) if hasattr(data, "__len__") else _known_length(data)
+    splits = getattr(data.info, "splits", None) or {}
+    num = len(data) if hasattr(data, "__len__") else getattr(splits.get(str(data.split)), "num_examples", None) or None
     if num is not None and chosen is not None:
         num = sum(map(chosen, range(num)))
 
     def items(start: int) -> Iterator[Item]:
-        skipped = start
-        first = 0 if chosen else skipped
         try:
-            for index, row in enumerate(raw.skip(first), first):
-                if chosen is None or chosen(index):
-                    if chosen is not None and skipped:
-                        skipped -= 1
-                        continue
-                    yield f"{label}[{index}]", _content(row[column] or {})
+            rows: Iterator[tuple[int, Any]] = enumerate(raw) if chosen else enumerate(raw.skip(start), start)
+            if chosen is not None:
+                rows = islice((pair for pair in rows if chosen(pair[0])), start, None)
+            for index, row in rows:
+                yield f"{label}[{index}]", _content(row[column] or {})
         except Exception as error:
             raise StoppedError(f"reading stopped ({first_line(error)}); the same command goes on") from None
 
@@ -331,9 +311,3 @@ def _content(image: dict[str, Any]) -> bytes | None:
         except FileNotFoundError:
             return None
     return image.get("bytes")
-
-
-def _known_length(data: Any) -> int | None:
-    splits = getattr(data.info, "splits", None) or {}
-    info = splits.get(str(data.split))
-    return int(info.num_examples) if info is not None and info.num_examples else None

@@ -13,7 +13,8 @@ from __future__ import annotations
 import io
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -66,21 +67,17 @@ class Container:
 
     def read(self, reference: Any) -> bytes:
         """The encoded image."""
-        if self.kind == "bytes":
-            if not isinstance(reference, bytes):
-                raise UnreadableError("holds no image")
-            if len(reference) > MAX_FILE:
-                raise UnreadableError(f"larger than {MAX_FILE >> 20} MiB")
-            return reference
-        if self.kind == "zip":
-            archive = _archive(self.path)
-            if archive.getinfo(reference).file_size > MAX_FILE:
-                raise UnreadableError(f"larger than {MAX_FILE >> 20} MiB")
-            return archive.read(reference)
+        if self.kind == "files":
+            return read_regular(reference, MAX_FILE)
         if self.kind == "lmdb":
             with _database(self.path).begin(buffers=False) as transaction:
                 return bytes(transaction.get(reference) or b"")
-        return read_regular(reference, MAX_FILE)
+        if self.kind == "bytes" and not isinstance(reference, bytes):
+            raise UnreadableError("holds no image")
+        size = len(reference) if self.kind == "bytes" else _archive(self.path).getinfo(reference).file_size
+        if size > MAX_FILE:
+            raise UnreadableError(f"larger than {MAX_FILE >> 20} MiB")
+        return bytes(reference) if self.kind == "bytes" else _archive(self.path).read(reference)
 
 
 @lru_cache(maxsize=2)
@@ -118,37 +115,35 @@ def decode(data: bytes, rule: Rule) -> np.ndarray:
     Raises:
         UnreadableError: The image cannot be decoded.
     """
+    with _opened(data) as image:
+        if image.width * image.height > MAX_PIXELS:
+            raise UnreadableError(f"{image.width} x {image.height} pixels are too many")
+        if rule.published and image.size != rule.published:
+            raise UnreadableError("is {} x {} pixels, not {} x {}".format(*image.size, *rule.published))
+        turned = ImageOps.exif_transpose(image) if rule.orient else None
+        return pixels(_resized(_eight_bits(turned or image), rule), rule)
+    raise AssertionError
+
+
+def header_size(data: bytes) -> tuple[int, int]:
+    """(width, height) that an image says it has; nothing is decoded or turned. Raises UnreadableError."""
+    with _opened(data) as image:
+        return image.size
+    raise AssertionError
+
+
+@contextmanager
+def _opened(data: bytes) -> Iterator[Image.Image]:
+    """An encoded image, whose damage is raised as UnreadableError wherever it shows."""
     try:
         with Image.open(io.BytesIO(data), formats=_formats()) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise UnreadableError(f"{image.width} x {image.height} pixels are too many")
-            if rule.published and image.size != rule.published:
-                raise UnreadableError("is {} x {} pixels, not {} x {}".format(*image.size, *rule.published))
-            return pixels(_resized(_eight_bits(_oriented(image, rule.orient)), rule), rule)
+            yield image
     except UnreadableError:
         raise
     except UnidentifiedImageError:
         raise UnreadableError("not an image" if data else "empty") from None
     except Exception as error:
         raise UnreadableError((str(error).strip().splitlines() or [type(error).__name__])[0]) from None
-
-
-def header_size(data: bytes) -> tuple[int, int]:
-    """(width, height) that an image says it has; nothing is decoded or turned. Raises UnreadableError."""
-    try:
-        with Image.open(io.BytesIO(data), formats=_formats()) as image:
-            return image.size
-    except UnidentifiedImageError:
-        raise UnreadableError("not an image" if data else "empty") from None
-    except Exception as error:
-        raise UnreadableError((str(error).strip().splitlines() or [type(error).__name__])[0]) from None
-
-
-def _oriented(image: Image.Image, orient: bool) -> Image.Image:
-    if not orient:
-        return image
-    turned = ImageOps.exif_transpose(image)
-    return image if turned is None else turned
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -159,15 +154,10 @@ def _eight_bits(image: Image.Image) -> Image.Image:
         values = np.asarray(image)
         if values.min() < 0 or values.max() > 65535:
             raise UnreadableError(f"holds values of 32 bits ({values.min()} ... {values.max()})")
-        grey = np.empty(values.shape, np.uint8)
-        for row, line in enumerate(values):
-            grey[row] = (line.astype(np.int32) + 128) // 257
-        return Image.fromarray(grey)
+        return Image.fromarray(np.stack([((line.astype(np.int32) + 128) // 257).astype(np.uint8) for line in values]))
     mode = "L" if image.mode in _GREY else "RGB"
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        opaque = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(opaque, image)
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return image.convert(mode)
 
 
@@ -237,9 +227,6 @@ def decode_all(
                 return Decoded(rows[:0], [], stopped=True)
             try:
                 image = decode(container.read(reference), rule)
-            except UnreadableError as error:
-                unreadable.append((name, str(error)))
-                continue
             except Exception as error:
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
                 unreadable.append((name, reason.splitlines()[0]))

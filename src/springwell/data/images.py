@@ -21,7 +21,7 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,15 @@ from springwell.data.spec import IMAGE_CHOICES, Spec, parse
 from springwell.devices import free_memory
 from springwell.errors import InterruptionError, UserError
 from springwell.noise import Noise
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 from springwell.store.parts import key_of
 
-_MNIST = ("MNIST/raw", "mnist", ".")
-_FASHION = ("FashionMNIST/raw", "fashion-mnist", "fashion")
+# Where they may be below the data root, and how to get them.
+_MNIST = ("MNIST/raw", "mnist", "."), "get it from yann.lecun.com/exdb/mnist or by torchvision.datasets.MNIST"
+_FASHION = ("FashionMNIST/raw", "fashion-mnist", "fashion"), "get it from github.com/zalandoresearch/fashion-mnist"
 
 
-def open_images(spec: str, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource | None:
+def open_images(spec: str, images: ImageOptions | None = None, reporter: Reporter = SILENT) -> DataSource | None:
     """The image set that ``spec`` names; None if it names none.
 
     Args:
@@ -57,7 +58,7 @@ def open_images(spec: str, images: ImageOptions | None = None, reporter: Reporte
     """
     images = images or ImageOptions()
     with _named(spec):
-        arrays = open_arrays(parse(spec), images, reporter or Silent())
+        arrays = open_arrays(parse(spec), images, reporter)
     return None if arrays is None else image_source(arrays, images)
 
 
@@ -76,7 +77,7 @@ def open_arrays(spec: Spec, images: ImageOptions, reporter: Reporter) -> Arrays 
 
 
 def prepare_images(
-    spec: str, out: Path, images: ImageOptions | None = None, workers: int | None = None, reporter: Reporter | None = None
+    spec: str, out: Path, images: ImageOptions | None = None, workers: int | None = None, reporter: Reporter = SILENT
 ) -> dict[str, Any]:
     """Writes the image set ``spec`` to the folder ``out``, to be used as ``prepared:OUT``, and returns its record.
 
@@ -87,7 +88,7 @@ def prepare_images(
         workers: Number of processes that decode. Default: one per available core.
         reporter: Receives progress updates.
     """
-    images, reporter, parsed = images or ImageOptions(), reporter or Silent(), parse(spec)
+    images, parsed = images or ImageOptions(), parse(spec)
     with _named(spec):
         if parsed.kind == "prepared":
             raise UnusableDataError("is prepared already")
@@ -101,7 +102,7 @@ def image_shape(spec: str, images: ImageOptions) -> tuple[int, ...] | None:
     """Shape of one image of ``spec``; of sets that have to be decoded, only one is. None if it names no images."""
     parsed = parse(spec)
     with _named(spec):
-        found = open_prepared(parsed.path)[0] if parsed.kind == "prepared" else _find(parsed, images, Silent())
+        found = open_prepared(parsed.path)[0] if parsed.kind == "prepared" else _find(parsed, images, SILENT)
         if isinstance(found, collect.Encoded):
             return tuple(with_shape(found).shape or ())
         return None if found is None else tuple(found.train.shape[1:])
@@ -134,29 +135,25 @@ def _size(spec: Spec, images: ImageOptions) -> int | None:
 
 def _find(spec: Spec, images: ImageOptions, reporter: Reporter) -> Arrays | collect.Encoded | None:
     root, size = _root(images), _size(spec, images)
-    match spec.kind:
-        case "folder":
-            return collect.folder(spec.path, size)
-        case "zip":
-            return collect.archive(spec.path, size)
-        case "hf":
-            return collect.hugging_face(spec.place, size)
-        case "lsun":
-            return collect.lsun(root, spec.place, size or 64)
-        case "celeba":
-            return collect.celeba(root, size or 64)
-        case "digits":
-            arrays = formats.digits()
-        case "mnist":
-            arrays = formats.idx(root, _MNIST, "get it from yann.lecun.com/exdb/mnist or by torchvision.datasets.MNIST")
-        case "fashion-mnist":
-            arrays = formats.idx(root, _FASHION, "get it from github.com/zalandoresearch/fashion-mnist")
-        case "cifar10":
-            arrays = formats.cifar10(root)
-        case "npz":
-            arrays = formats.npz(spec.path, lambda line: reporter.say(f"{spec}: {line}"))
-        case _:
-            return None
+    encoded: dict[str, Callable[[], collect.Encoded]] = {
+        "folder": lambda: collect.folder(spec.path, size),
+        "zip": lambda: collect.archive(spec.path, size),
+        "hf": lambda: collect.hugging_face(spec.place, size),
+        "lsun": lambda: collect.lsun(root, spec.place, size or 64),
+        "celeba": lambda: collect.celeba(root, size or 64),
+    }
+    stored: dict[str, Callable[[], Arrays]] = {
+        "digits": formats.digits,
+        "mnist": lambda: formats.idx(root, *_MNIST),
+        "fashion-mnist": lambda: formats.idx(root, *_FASHION),
+        "cifar10": lambda: formats.cifar10(root),
+        "npz": lambda: formats.npz(spec.path, lambda line: reporter.say(f"{spec}: {line}")),
+    }
+    if spec.kind in encoded:
+        return encoded[spec.kind]()
+    if spec.kind not in stored:
+        return None
+    arrays = stored[spec.kind]()
     resized = Arrays(resize_rows(arrays.train, size), resize_rows(arrays.test, size))
     return arrays if resized.train.shape == arrays.train.shape else resized
 
@@ -177,9 +174,8 @@ def _from_cache(spec: Spec, images: ImageOptions, reporter: Reporter) -> Arrays:
     elif local and place.exists():
         found = _find(spec, images, reporter)
         if isinstance(found, collect.Encoded) and found.fingerprint != open_prepared(out)[1].get("fingerprint"):
-            reporter.warn(
-                f"{spec}: the images have changed since {out} was prepared from them; remove it to prepare them again"
-            )
+            changed = f"the images have changed since {out} was prepared from them"
+            reporter.warn(f"{spec}: {changed}; remove it to prepare them again")
     return open_prepared(out)[0]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import math
 import multiprocessing
 import os
@@ -20,7 +19,7 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -95,9 +94,8 @@ def open_prepared(path: Path) -> tuple[Arrays, dict[str, Any]]:
         except UnusableDataError as error:
             raise UnusableDataError(f"{file} cannot be read ({error}); prepare it again") from None
         if array.dtype != np.uint8 or list(array.shape) != [record[f"num_{name}"], *record["shape"]]:
-            raise UnusableDataError(
-                f"{file} is {array.dtype} {list(array.shape)}, not what prepared.json says; prepare it again"
-            )
+            found = f"{array.dtype} {list(array.shape)}"
+            raise UnusableDataError(f"{file} is {found}, not what prepared.json says; prepare it again")
         arrays.append(array)
     num_unreadable = record.get("num_unreadable")
     return Arrays(arrays[0], arrays[1], num_unreadable=num_unreadable if isinstance(num_unreadable, int) else 0), record
@@ -109,9 +107,8 @@ def _read_record(path: Path) -> dict[str, Any]:
         if record["format"] != FORMAT:
             raise UnusableDataError(f"{path} has format {record['format']}, this version reads {FORMAT}; prepare it again")
         shape, counts = record["shape"], (record["num_train"], record["num_test"])
-        if len(shape) != 3 or not all(isinstance(n, int) and n > 0 for n in (*shape, *counts)):
-            raise ValueError
-        if not isinstance(record["sha256"], dict):
+        whole = len(shape) == 3 and all(isinstance(n, int) and n > 0 for n in (*shape, *counts))
+        if not whole or not isinstance(record["sha256"], dict):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError):
         raise UnusableDataError(f"{path / 'prepared.json'} cannot be read; prepare the set again") from None
@@ -163,7 +160,10 @@ def prepare(request: Request, data: Arrays | Encoded, reporter: Reporter) -> dic
 def _write_splits(request: Request, data: Arrays | Encoded, reporter: Reporter) -> dict[str, Any]:
     """Writes both arrays. Parts of a set that turns out to be unusable are removed."""
     try:
-        return _decoded_set(request, data, reporter) if isinstance(data, Encoded) else _array_set(request.out, data)
+        if isinstance(data, Encoded):
+            return _decoded_set(request, data, reporter)
+        splits = {"train": (len(data.train), [data.train]), "test": (len(data.test), [data.test])}
+        return _write_set(request.out, data.train.shape[1:], splits, [])
     except StoppedError:
         raise
     except UnusableDataError:
@@ -223,66 +223,51 @@ def with_shape(data: Encoded) -> Rule:
 
 def _decoded_set(request: Request, data: Encoded, reporter: Reporter) -> dict[str, Any]:
     found = _decode_to_parts(request, data, reporter)
-    unreadable, shape = _unreadable(found), data.rule.shape
-    assert shape is not None
-    counts, digests, parts = {}, {}, Parts(request.out / ".parts")
+    unreadable, parts = _unreadable(found), Parts(request.out / ".parts")
+    assert data.rule.shape is not None
+    splits: dict[str, tuple[int, Iterable[np.ndarray]]] = {}
     for name, known in found.items():
-        counts[name] = sum(part.num_rows for part in known.values())
-        if not counts[name]:
+        rows = _rows(parts, [f"{name}-{index:06d}" for index in sorted(known)])
+        splits[name] = sum(part.num_rows for part in known.values()), rows
+        if not splits[name][0]:
             raise UnusableDataError(f"no image of the {name} split can be read")
-        rows = (_rows(parts, f"{name}-{index:06d}") for index in sorted(known))
-        digests[name] = _write_npy(request.out, name, rows, counts[name], shape)
+    record = _write_set(request.out, data.rule.shape, splits, unreadable)
     if unreadable:
         first = f"{unreadable[0][0]}: {unreadable[0][1]}"
-        total = sum(counts.values()) + len(unreadable)
+        total = sum(num for num, _ in splits.values()) + len(unreadable)
         reporter.warn(f"{len(unreadable)} of {total} images are unreadable and left out (first: {first})")
-    return _record(shape, counts, digests, unreadable)
+    return record
 
 
-def _rows(parts: Parts, name: str) -> np.ndarray:
-    if (found := parts.read(name)) is None:
-        raise StoppedError(f"{name} is not what was written; run the same command again")
-    return found["rows"]
+def _rows(parts: Parts, names: list[str]) -> Iterator[np.ndarray]:
+    for name in names:
+        if (found := parts.read(name)) is None:
+            raise StoppedError(f"{name} is not what was written; run the same command again")
+        yield found["rows"]
 
 
-def _array_set(out: Path, data: Arrays) -> dict[str, Any]:
-    splits = {"train": data.train, "test": data.test}
-    shape = data.train.shape[1:]
-    digests = {name: _write_npy(out, name, [rows], len(rows), shape) for name, rows in splits.items()}
-    return _record(shape, {name: len(rows) for name, rows in splits.items()}, digests, [])
-
-
-def _record(
-    shape: tuple[int, ...], counts: dict[str, int], digests: dict[str, str], unreadable: list[tuple[str, str]]
+def _write_set(
+    out: Path, shape: tuple[int, ...], splits: Mapping[str, tuple[int, Iterable[np.ndarray]]], unreadable: list[tuple[str, str]]
 ) -> dict[str, Any]:
-    return {
-        "shape": list(shape),
-        "num_train": counts["train"],
-        "num_test": counts["test"],
-        "num_unreadable": len(unreadable),
-        "unreadable": unreadable[:_LISTED],
-        "sha256": digests,
-    }
+    """Writes the arrays of all splits, {name: (number of rows, the rows)}, and returns what is known of them."""
+    digests = {name: _write_npy(out, name, rows, num, shape) for name, (num, rows) in splits.items()}
+    numbers = {f"num_{name}": num for name, (num, _) in splits.items()}
+    listed = {"num_unreadable": len(unreadable), "unreadable": unreadable[:_LISTED]}
+    return {"shape": list(shape), **numbers, **listed, "sha256": digests}
 
 
 def _write_npy(out: Path, name: str, arrays: Iterable[np.ndarray], num: int, shape: tuple[int, ...]) -> str:
     """Writes the rows of all ``arrays`` to one file, which appears when it is whole, and returns its SHA-256."""
-    temporary, digest = out / ".parts" / f"{name}.npy", hashlib.sha256()
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (num, *shape)})
+    temporary, together = out / ".parts" / f"{name}.npy", max(1, _BLOCK // math.prod(shape))
     with temporary.open("wb") as file:
-        file.write(header.getvalue())
-        digest.update(header.getvalue())
-        rows = max(1, _BLOCK // math.prod(shape))
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (num, *shape)})
         for array in arrays:
-            for start in range(0, len(array), rows):
-                block = array[start : start + rows].tobytes()
-                file.write(block)
-                digest.update(block)
+            for start in range(0, len(array), together):
+                file.write(array[start : start + together].tobytes())
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, out / f"{name}.npy")
-    return digest.hexdigest()
+    return file_sha256(out / f"{name}.npy")
 
 
 def _array_digest(data: Arrays) -> str:
@@ -295,10 +280,8 @@ def _array_digest(data: Arrays) -> str:
 def _done(parts: Parts, name: str, index: int, expected: int | None, shape: tuple[int, ...]) -> Done | None:
     """What is known of a part that is done; None if it is damaged, or not of ``expected`` images."""
     found = parts.read(f"{name}-{index:06d}") or {}
-    rows, unreadable = found.get("rows"), found.get("unreadable")
-    if rows is None or unreadable is None or rows.dtype != np.uint8 or rows.shape[1:] != shape:
-        return None
-    if unreadable.dtype.kind != "U" or unreadable.shape[1:] != (2,):
+    rows, unreadable = found.get("rows", np.empty(0)), found.get("unreadable", np.empty(0))
+    if rows.dtype != np.uint8 or rows.shape[1:] != shape or unreadable.dtype.kind != "U" or unreadable.shape[1:] != (2,):
         return None
     done = Done(len(rows), [(str(item), str(reason)) for item, reason in unreadable])
     return done if done.num_rows + len(done.unreadable) == expected else None
@@ -325,8 +308,7 @@ def _decode_to_parts(request: Request, data: Encoded, reporter: Reporter) -> dic
     assert shape is not None
     length = max(1, min(CHUNK, _CHUNK_BYTES // math.prod(shape)))
     splits = {"train": data.train, "test": data.test}
-    sizes = [split.num for split in splits.values()]
-    total = None if None in sizes else sum(size for size in sizes if size is not None)
+    total = None if data.train.num is None or data.test.num is None else data.train.num + data.test.num
     found = {name: _parts_done(parts, name, split, shape, length) for name, split in splits.items()}
     unreadable = _unreadable(found)
     done = sum(part.num_rows for name in splits for part in found[name].values()) + len(unreadable)
@@ -337,7 +319,9 @@ def _decode_to_parts(request: Request, data: Encoded, reporter: Reporter) -> dic
     with reporter.bar(title, total, done) if total else contextlib.nullcontext() as bar:
         for name, index, num, decoded in _decoded(_jobs(splits, found, length), data.rule, workers):
             if decoded.misfit:
-                raise UnusableDataError(_misfit(*decoded.misfit, data.rule))
+                misfit, width, height = decoded.misfit
+                sizes = f"{misfit} is {width} x {height} pixels, others are {shape[2]} x {shape[1]}"
+                raise UnusableDataError(f"{sizes}; give image_size to crop and resize all")
             unreadable += decoded.unreadable
             done += num
             if total and 2 * len(unreadable) > total:
@@ -370,12 +354,6 @@ def _jobs(splits: dict[str, Split], known: dict[str, Any], length: int) -> Itera
                 yield name, index, split, items
 
 
-def _misfit(name: str, width: int, height: int, rule: Rule) -> str:
-    assert rule.shape is not None
-    expected = f"{rule.shape[2]} x {rule.shape[1]}"
-    return f"{name} is {width} x {height} pixels, others are {expected}; give image_size to crop and resize all"
-
-
 def _decoded(jobs: Iterator[Job], rule: Rule, workers: int) -> Iterator[tuple[str, int, int, Decoded]]:
     """(split, chunk, number of images, result) of all jobs, in their order."""
     if workers == 1:
@@ -389,26 +367,24 @@ def _decoded(jobs: Iterator[Job], rule: Rule, workers: int) -> Iterator[tuple[st
     stop = context.Event()
     pool = ProcessPoolExecutor(workers, context, worker.start, (stop,))
     pending: deque[tuple[str, int, int, Future[Decoded]]] = deque()
+
+    def finished(name: str, index: int, num: int, future: Future[Decoded]) -> tuple[str, int, int, Decoded]:
+        return name, index, num, future.result()
+
     try:
         for name, index, split, items in jobs:
             with _bare_start():
                 pending.append((name, index, len(items), pool.submit(worker.work, split.container, items, rule)))
             if len(pending) > 2 * workers:
-                yield _first(pending)
+                yield finished(*pending.popleft())
         while pending:
-            yield _first(pending)
+            yield finished(*pending.popleft())
     except BrokenProcessPool:
-        raise StoppedError(
-            "a process that decodes images died (out of memory?); run the same command, with workers=1"
-        ) from None
+        died = "a process that decodes images died (out of memory?)"
+        raise StoppedError(f"{died}; run the same command, with workers=1") from None
     finally:
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _first(pending: deque[tuple[str, int, int, Future[Decoded]]]) -> tuple[str, int, int, Decoded]:
-    name, index, num, future = pending.popleft()
-    return name, index, num, future.result()
 
 
 @contextlib.contextmanager

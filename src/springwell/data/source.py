@@ -18,7 +18,7 @@ from springwell.data.spec import IMAGE_CHOICES, Spec, parse
 from springwell.data.toy import TOY_DATA, ToyData, toy_data
 from springwell.errors import UserError
 from springwell.noise import Noise
-from springwell.progress import Reporter
+from springwell.progress import SILENT, Reporter
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def open_data(spec: str, images: ImageOptions | None = None, reporter: Reporter 
         return _vectors(spec, parsed)
     from springwell.data.images import open_images
 
-    if (source := open_images(spec, images, reporter)) is not None:
+    if (source := open_images(spec, images, reporter or SILENT)) is not None:
         return source
     raise UserError(f"data={spec!r}: unknown; choose {', '.join(TOY_DATA)}, {IMAGE_CHOICES}, or npy:PATH for vectors [N, D]")
 

@@ -132,18 +132,14 @@ def _gauss_legendre(
     return node, weight / weight.sum()
 
 
-def _identity(u: Tensor) -> Tensor:
-    return u
-
-
 def eight_gaussians() -> Tube:
     point = (np.zeros(1), np.ones(1))
-    return Tube(8, 0.1, lambda k, v: _polar(torch.full_like(k, 1.4), k * (math.pi / 4) + 0 * v), _identity, point)
+    return Tube(8, 0.1, lambda k, v: _polar(torch.full_like(k, 1.4), k * (math.pi / 4) + 0 * v), torch.clone, point)
 
 
 def rings() -> Tube:
     circle = (np.arange(256) / 256, np.full(256, 1 / 256))
-    return Tube(4, 0.07, lambda k, v: _polar(0.5 * (k + 1), 2 * math.pi * v), _identity, circle)
+    return Tube(4, 0.07, lambda k, v: _polar(0.5 * (k + 1), 2 * math.pi * v), torch.clone, circle)
 
 
 def two_moons() -> Tube:
@@ -152,7 +148,7 @@ def two_moons() -> Tube:
         x, y = torch.broadcast_tensors(side * (torch.cos(math.pi * v) - 0.5), side * (torch.sin(math.pi * v) - 0.25))
         return 1.4 * torch.stack([x, y], -1)
 
-    return Tube(2, 0.12, curve, _identity, _gauss_legendre(128, 0, 1, np.ones_like))
+    return Tube(2, 0.12, curve, torch.clone, _gauss_legendre(128, 0, 1, np.ones_like))
 
 
 def pinwheel() -> Tube:

@@ -207,9 +207,8 @@ class EnergyResNet(ImageEnergy):
         for name in network.state_dict():
             source = _official_name(name)
             if source not in arrays:
-                raise UserError(
-                    f"official weights: '{source}' is missing; found {len(multipliers)} levels of {num_blocks} blocks"
-                )
+                found_blocks = f"{len(multipliers)} levels of {num_blocks} blocks"
+                raise UserError(f"official weights: '{source}' is missing; found {found_blocks}")
             value = torch.as_tensor(arrays[source], dtype=torch.float32)
             if source.endswith(".W"):
                 value = value.permute(3, 2, 0, 1) if value.ndim == 4 else value.T

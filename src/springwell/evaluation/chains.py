@@ -18,7 +18,7 @@ from springwell.errors import UserError
 from springwell.evaluation.steps import Steps, standing
 from springwell.model import Model
 from springwell.noise import Noise, Stream
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 from springwell.samplers import LogDensity, Trace, make_kernel, record_chain
 from springwell.samplers.diagnostics import ess_bulk, split_rhat, summarise
 
@@ -41,7 +41,7 @@ def diagnose(
     num_chains: int = 16,
     warmup: int = 50,
     seed: int = 0,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> list[Diagnosed]:
     """Runs chains at each of the levels and measures them. Five of its eight arguments are numbers with defaults.
 
@@ -57,7 +57,6 @@ def diagnose(
     """
     if num_chains < 2 or num_steps < 8 or warmup < 0:
         raise UserError(f"{num_chains} chains, {num_steps} steps, {warmup} before: needs 2 chains, 8 steps and 0 at least")
-    reporter = reporter or Silent()
     places = sorted({max(t, 0) for t in levels})
     stood = standing(model, places, num_chains, seed, reporter)
     kernel = make_kernel(steps.method.kernel, steps.method.num_leapfrog)
@@ -74,7 +73,9 @@ def diagnose(
             else:
                 x_next = here.x_next[:1].expand_as(here.x_next)
                 logdensity = conditional = Conditional(model.energy_function, model.schedule, here.t, x_next)
-                y = _guess(model, conditional, noise)
+                # Starts that differ from chain to chain by about the width of the conditional.
+                eps, sprung = noise.normal(*model.event_shape), bool(model.schedule.spring[t])
+                y = model.sampler.guess(conditional, eps) if sprung else x_next + 0.1 * eps
                 step_size = steps.step_size[t]
             if warmup:
                 y = record_chain(kernel, y, logdensity, step_size, warmup, noise, warmup).draws[-1]
@@ -82,14 +83,6 @@ def diagnose(
             found.append(_measure(t, float(step_size), trace, logdensity))
             bar.advance()
     return found
-
-
-def _guess(model: Model, conditional: Conditional, noise: Noise) -> Tensor:
-    """Starts that differ from chain to chain by about the width of the conditional."""
-    eps = noise.normal(*model.event_shape)
-    if bool(model.schedule.spring[conditional.level].all()):
-        return model.sampler.guess(conditional, eps)
-    return conditional.x_next + 0.1 * eps
 
 
 def _measure(t: int, step_size: float, trace: Trace, logdensity: LogDensity) -> Diagnosed:

@@ -24,7 +24,7 @@ from springwell.evaluation.neighbours import memorisation
 from springwell.generate import Sample
 from springwell.model import Model
 from springwell.noise import Noise, Stream
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 
 LIMIT = 1.2
 
@@ -38,9 +38,7 @@ class Measured(NamedTuple):
     neighbours: np.ndarray
 
 
-def evaluate_images(
-    model: Model, data: DataSource, num: int = 256, seed: int = 0, reporter: Reporter | None = None
-) -> Measured:
+def evaluate_images(model: Model, data: DataSource, num: int = 256, seed: int = 0, reporter: Reporter = SILENT) -> Measured:
     """Measures a model of images.
 
     Args:
@@ -50,7 +48,6 @@ def evaluate_images(
         seed: Of the samples.
         reporter: Receives progress updates.
     """
-    reporter = reporter or Silent()
     num = min(num, data.num_held_out or num)
     num_levels, batch = model.schedule.num_levels, model.automatic_batch()
     acceptance, f_samples, f_data = (torch.zeros(num_levels, num, dtype=torch.float64, device=model.device) for _ in range(3))
@@ -67,8 +64,7 @@ def evaluate_images(
     noise = Noise(seed, torch.arange(num, device=model.device), Stream.DATA)
     held_out = data.held_out(noise)
     for t in range(num_levels):
-        level = torch.full((num,), t, device=model.device)
-        f_data[t] = model.level_f(model.schedule.diffuse(held_out, level, noise), t, batch)
+        f_data[t] = model.level_f(model.schedule.diffuse(held_out, t, noise), t, batch)
     gap = f_data.mean(1) - f_samples.mean(1)
     errors = ((f_data.var(1) + f_samples.var(1)) / num).sqrt() if num > 1 else [math.nan] * num_levels
     assert data.rows is not None

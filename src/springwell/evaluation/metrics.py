@@ -34,11 +34,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from springwell.devices import gathered, rank_and_world
+from springwell.devices import gathered, rank_and_world, shared_rows
 from springwell.errors import UserError
 from springwell.evaluation.sources import Images
 from springwell.evaluation.weights import NAME, cache_folder
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 from springwell.store.parts import Parts, key_of
 
 NEIGHBOURS = 3
@@ -64,7 +64,7 @@ class Network(Protocol):
 def features(
     images: Images,
     network: Network,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
     batch: int | None = None,
     parts: Parts | None = None,
 ) -> Tensor:
@@ -77,10 +77,9 @@ def features(
         batch: Images that are computed side by side. Default: 32 on a CPU, 256 elsewhere.
         parts: Keeps what is done, from which an interrupted call with the same arguments goes on.
     """
-    reporter = reporter or Silent()
-    device = _device(network)
+    tensors = chain(network.parameters(), network.buffers()) if isinstance(network, nn.Module) else iter(())
+    device = next((x.device for x in tensors), torch.device("cpu"))
     batch = batch or (32 if device.type == "cpu" else 256)
-    rank, world = rank_and_world()
     # How many suit a process may differ between devices; what is gathered may not.
     together = int(gathered(torch.tensor([images.together], device=device)).min())
     share = batch * -(-together // batch)
@@ -89,24 +88,22 @@ def features(
     done = int(gathered(torch.tensor([_read_parts(parts, out)], device=device)).min())
     if done:
         reporter.say(f"features of {images.name}: {done:,} of {images.num:,} are done already")
+
+    def compute(start: int, stop: int) -> Tensor:
+        with torch.inference_mode():
+            return torch.cat([network(part.to(device)) for part in images.rows(start, stop).split(batch)])
+
+    empty = torch.zeros(share, network.num_features, device=device)
     with reporter.bar(f"features of {images.name}", images.num, done) as bar:
-        for first in range(done, images.num, share * world):
-            mine = torch.zeros(share, network.num_features, device=device)
-            start, stop = first + share * rank, min(first + share * (rank + 1), images.num)
-            if start < stop:
-                rows = images.rows(start, stop)
-                with torch.inference_mode():
-                    mine[: stop - start] = torch.cat([network(part.to(device)) for part in rows.split(batch)])
-            end = min(first + share * world, images.num)
-            # Only the last share of all is not full, so the gathered rows are in order and what is too much is at the end.
-            out[first:end] = gathered(mine)[: end - first].cpu()
-            if rank == 0:
+        for first, found in shared_rows(done, images.num, share, compute, empty):
+            out[first : first + len(found)] = found
+            if rank_and_world()[0] == 0:
                 try:
-                    parts.write(f"{first:08d}", {"features": out[first:end]})
+                    parts.write(f"{first:08d}", {"features": found})
                 except OSError as error:
                     reporter.warn(f"{parts.folder}: cannot be written ({error.strerror}); features will be computed again")
                     parts = Parts()
-            bar.advance(end - first)
+            bar.advance(len(found))
     if not bool(torch.isfinite(out).all()):
         raise UserError(f"{images.name}: the network's features are not finite; use other weights, or device='cpu'")
     return out
@@ -125,7 +122,7 @@ def _read_parts(parts: Parts, out: Tensor) -> int:
 
 
 def reference_features(
-    images: Images, network: Network, reporter: Reporter | None = None, batch: int | None = None, keep: bool = True
+    images: Images, network: Network, reporter: Reporter = SILENT, batch: int | None = None, keep: bool = True
 ) -> Tensor:
     """As :func:`features`, from the user cache as far as they are there; with ``keep``, new ones are put there."""
     state = [_FORMAT, images.key, images.num, str(network.preprocessing), network.digest]
@@ -135,13 +132,8 @@ def reference_features(
     return features(images, network, reporter, batch, parts)
 
 
-def _device(network: Network) -> torch.device:
-    tensors = chain(network.parameters(), network.buffers()) if isinstance(network, nn.Module) else iter(())
-    return next((x.device for x in tensors), torch.device("cpu"))
-
-
 def image_metrics(
-    samples: Tensor, reference: Tensor, fc: Tensor | None = None, reporter: Reporter | None = None, seed: int = 0
+    samples: Tensor, reference: Tensor, fc: Tensor | None = None, reporter: Reporter = SILENT, seed: int = 0
 ) -> dict[str, Any]:
     """All metrics.
 
@@ -155,7 +147,6 @@ def image_metrics(
     Returns:
         Names and values with their counts; ``inception_score`` is None without ``fc``.
     """
-    reporter = reporter or Silent()
     warn_if_few(samples, reference, reporter)
     result: dict[str, Any] = {"num_samples": len(samples), "num_reference": len(reference)}
     with reporter.bar("metrics", 4) as bar:

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from springwell.data.images import scaled
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 
 _BLOCK_BYTES = 1 << 26
 
 
-def nearest(x: Tensor, rows: np.ndarray, number: int = 1, reporter: Reporter | None = None) -> tuple[Tensor, Tensor]:
+def nearest(x: Tensor, rows: np.ndarray, number: int = 1, reporter: Reporter = SILENT) -> tuple[Tensor, Tensor]:
     """Root mean square distances ``[N, number]`` to the nearest images, and their indices, nearest first.
 
     Args:
@@ -30,7 +30,6 @@ def nearest(x: Tensor, rows: np.ndarray, number: int = 1, reporter: Reporter | N
         number: How many neighbours of each.
         reporter: Receives progress updates.
     """
-    reporter = reporter or Silent()
     dim = math.prod(x.shape[1:])
     block = max(1, _BLOCK_BYTES // (4 * dim))
     flat = x.flatten(1)
@@ -50,7 +49,7 @@ def nearest(x: Tensor, rows: np.ndarray, number: int = 1, reporter: Reporter | N
 
 
 def memorisation(
-    samples: Tensor, held_out: Tensor, rows: np.ndarray, shown: int = 8, number: int = 7, reporter: Reporter | None = None
+    samples: Tensor, held_out: Tensor, rows: np.ndarray, shown: int = 8, number: int = 7, reporter: Reporter = SILENT
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Compares the distances of samples and of held-out images to the training set.
 

@@ -84,8 +84,7 @@ def noisy_data(
     x = (source.held_out if split == "test" else source.sample)(noise)
     if source.cell:
         check_range(x, source.cell if data.dequantised else 0.0, "data")
-    level = torch.zeros(len(x), dtype=torch.long, device=x.device)
-    return x, model.schedule.diffuse(x, level, noise)
+    return x, model.schedule.diffuse(x, 0, noise)
 
 
 def _log_volume(model: Model, data: Measurable, x: Tensor, x_0: Tensor) -> Tensor:

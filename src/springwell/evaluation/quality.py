@@ -9,7 +9,7 @@ from springwell.evaluation.inception import Inception
 from springwell.evaluation.metrics import features, fid, image_metrics, reference_features, warn_if_few
 from springwell.evaluation.sources import MOST, Images, model_images
 from springwell.model import Model
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 from springwell.store.parts import Parts, key_of
 
 
@@ -19,7 +19,7 @@ def quality(
     network: Inception,
     num: int = MOST,
     seed: int = 0,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
     parts: Path | None = None,
     only_fid: bool = False,
 ) -> dict[str, Any]:
@@ -37,7 +37,6 @@ def quality(
         parts: A folder for what is done, from which an interrupted call goes on; whoever has the result removes it.
         only_fid: Leave out the other measures, which take minutes on a CPU.
     """
-    reporter = reporter or Silent()
     name = f"{num:,} samples"
     kept = None
     if parts is not None:

@@ -72,8 +72,7 @@ def score(model: Model, x: Tensor, cell: float = 0.0, seed: int = 0) -> Scores:
         why = str(error)
     columns = []
     for t in levels:
-        level = torch.full((len(x),), t, device=x.device)
-        f = model.level_f(model.schedule.diffuse(x, level, noise), t)
+        f = model.level_f(model.schedule.diffuse(x, t, noise), t)
         known = log_z.value if log_z and t == 0 else log_z.levels[t] if log_z and log_z.levels else None
         columns.append(f - (known or 0.0))
     profile = torch.stack(columns, -1)

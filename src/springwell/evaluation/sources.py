@@ -26,7 +26,7 @@ from springwell.data.pictures import to_bytes
 from springwell.data.spec import IMAGE_CHOICES, Spec, parse_source
 from springwell.errors import UserError
 from springwell.model import Model
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 
 FEWEST = 20
 MOST = 50_000
@@ -65,7 +65,7 @@ def open_source(
     text: str,
     num: int | None = None,
     images: ImageOptions | None = None,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
     fewest: int = FEWEST,
 ) -> Images:
     """The first images of a source.
@@ -77,7 +77,7 @@ def open_source(
         reporter: Receives updates of long work, and warnings of images that are left out.
         fewest: Refuse sources with fewer images.
     """
-    images, reporter = images or ImageOptions(), reporter or Silent()
+    images = images or ImageOptions()
     try:
         found = _open(text, num or MOST, images, reporter)
     except UnusableDataError as error:
@@ -152,7 +152,7 @@ def _array_file(text: str, spec: Spec, num: int, size: int | None, reporter: Rep
 
 
 def folder_images(
-    name: str, path: Path, num: int | None = None, size: int | None = None, reporter: Reporter | None = None
+    name: str, path: Path, num: int | None = None, size: int | None = None, reporter: Reporter = SILENT
 ) -> Images:
     """All images of a folder, in three channels if any is in colour.
 
@@ -166,7 +166,6 @@ def folder_images(
         size: Crop to a square and resize to this side; None: as they are, which must be one size.
         reporter: Receives progress updates and warnings of unreadable images.
     """
-    reporter = reporter or Silent()
     files, container = collect.listing(path), Container("files")
     if not files:
         raise UnusableDataError("holds no images (png, jpg, webp, gif, bmp, tif, ppm, jp2, avif)")
@@ -174,7 +173,7 @@ def folder_images(
     bad: list[tuple[str, str]] = []
     shape: tuple[int, ...] = ()
     num_grey = 0
-    with (reporter if len(files) >= _MANY else Silent()).bar(f"reading {name}", len(files)) as bar, warnings.catch_warnings():
+    with (reporter if len(files) >= _MANY else SILENT).bar(f"reading {name}", len(files)) as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for file, _ in files:
             bar.advance()

@@ -7,7 +7,6 @@ with T = 1000 needs some fifty of them. What is measured later has these step si
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +18,11 @@ from springwell.energy.base import at_level
 from springwell.errors import UserError
 from springwell.model import Model
 from springwell.noise import Noise, Stream
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 from springwell.samplers import LogDensity, Tuned, Tuning, make_kernel, tune_step_size
 from springwell.samplers.adaptation import interpolate
 from springwell.schedule import spread_levels
-from springwell.store.files import write_json
+from springwell.store.parts import Parts, key_of
 
 BAND = (0.6, 0.9)
 FIRST_STEP = 0.6
@@ -99,7 +98,7 @@ class Standing(NamedTuple):
         return Standing(*[value[rows] for value in self])
 
 
-def standing(model: Model, levels: list[int], num_chains: int, seed: int, reporter: Reporter | None = None) -> Standing:
+def standing(model: Model, levels: list[int], num_chains: int, seed: int, reporter: Reporter = SILENT) -> Standing:
     """``num_chains`` chains at each of the levels, ordered by level, from the model's own progressive sampling."""
     wanted = {t + 1 for t in levels} | set(levels)
     # By the index of the batch's first sample, since a batch that ran out of memory begins again.
@@ -110,7 +109,7 @@ def standing(model: Model, levels: list[int], num_chains: int, seed: int, report
             kept[sample.t][start] = (sample.x - model.shift) / model.scale
         bar.advance(len(sample.x))
 
-    with (reporter or Silent()).bar("pilot samples (levels x chains)", num_chains * (model.schedule.num_levels + 1)) as bar:
+    with reporter.bar("pilot samples (levels x chains)", num_chains * (model.schedule.num_levels + 1)) as bar:
         for _ in model.sample_batches(num_chains, seed, watch=watch):
             pass
     x = {t: torch.cat(list(parts.values())) for t, parts in kept.items()}
@@ -119,7 +118,7 @@ def standing(model: Model, levels: list[int], num_chains: int, seed: int, report
     return Standing(t, torch.cat([scale[t] * x[t] for t in levels]), torch.cat([x[t + 1] for t in levels]))
 
 
-def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, reporter: Reporter | None = None) -> Steps:
+def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, reporter: Reporter = SILENT) -> Steps:
     """Step sizes of every level at which the acceptance is inside a band; levels that never get there are warned of.
 
     Args:
@@ -131,7 +130,7 @@ def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, report
     schedule, device = model.schedule, model.device
     if method.kernel == "langevin":
         return Steps(method, model.step_size, float(model.step_size[0]), list(range(schedule.num_levels)), [])
-    pilot, reporter = pilot or Pilot(), reporter or Silent()
+    pilot = pilot or Pilot()
     num = pilot.num_chains
     if num < 1:
         raise UserError(f"pilot of {num} chains per level: needs at least 1")
@@ -168,22 +167,19 @@ def tune_levels(model: Model, method: Method, pilot: Pilot | None = None, report
 
 
 def kept_steps(model: Model, method: Method, pilot: Pilot, folder: Path, reporter: Reporter) -> Steps:
-    """The step sizes in ``folder``, or newly tuned ones that are written there, also over those of another model or pilot.
+    """The step sizes that were kept in ``folder`` for this model and pilot, or newly tuned ones that are kept there.
 
     Step sizes that were tuned with those of chains without spring serve those that need none, too.
     """
-    path = folder / f"steps-{method}.json"
-    asked = {"model": model.fingerprint(), **pilot._asdict(), **method._asdict()}
-    asked = json.loads(json.dumps({name: value for name, value in asked.items() if name != "free"}))
-    try:
-        known = json.loads(path.read_text())
-        enough = known["asked"] == asked and (known["free"] or not pilot.free)
-        if enough and len(known["step_size"]) == model.schedule.num_levels:
-            step_size = torch.tensor(known["step_size"], dtype=torch.float32, device=model.device)
-            return Steps(method, step_size, float(known["marginal"]), known["levels"], known["acceptance"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    steps = tune_levels(model, method, pilot, reporter)
-    written = {"method": str(method), "step_size": steps.step_size.tolist(), "free": pilot.free, "asked": asked}
-    write_json(path, {**steps._asdict(), **written})
-    return steps
+    parts = Parts(folder / f"steps-{method}" / key_of(model.fingerprint(), method, pilot._replace(free=True)))
+
+    def tune() -> dict[str, Tensor]:
+        steps = tune_levels(model, method, pilot, reporter)
+        numbers = {"marginal": steps.marginal, "levels": steps.levels, "acceptance": steps.acceptance}
+        exact = {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
+        return {"step_size": steps.step_size, **exact}
+
+    name = "all" if pilot.free or parts.read("all-0") is not None else "springs"
+    (found,) = parts.run(name, [tune])
+    levels, acceptance = found["levels"].long().tolist(), found["acceptance"].tolist()
+    return Steps(method, found["step_size"].to(model.device), float(found["marginal"]), levels, acceptance)

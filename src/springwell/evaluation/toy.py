@@ -26,7 +26,7 @@ from springwell.evaluation.calibration import calibrated
 from springwell.likelihood.quadrature import Normaliser
 from springwell.model import Model
 from springwell.noise import Noise, Stream
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 
 
 def divergences(toy: ToyData, a: float, sigma: float, z: Normaliser) -> dict[str, float]:
@@ -80,16 +80,7 @@ def mode_coverage(toy: ToyData, x_0: Tensor, reference: Tensor, a: float, sigma:
     }
 
 
-def _reference(data: DataSource, model: Model, num: int, seed: int) -> Tensor:
-    """x_0 drawn from the data, in standardised coordinates."""
-    noise = Noise(seed, torch.arange(num, device=model.device), Stream.DATA)
-    level = torch.zeros(num, dtype=torch.long, device=model.device)
-    return model.schedule.diffuse(data.held_out(noise), level, noise)
-
-
-def evaluate(
-    model: Model, data: DataSource, num: int = 2000, seed: int = 0, reporter: Reporter | None = None
-) -> dict[str, Any]:
+def evaluate(model: Model, data: DataSource, num: int = 2000, seed: int = 0, reporter: Reporter = SILENT) -> dict[str, Any]:
     """Measures a model of vectors.
 
     Args:
@@ -102,18 +93,13 @@ def evaluate(
     Returns:
         Names and values; values in nats, with sample counts and error estimates beside them.
     """
-    reporter = reporter or Silent()
-    if data.num_held_out is not None:
-        num = min(num, data.num_held_out)
+    num = min(num, data.num_held_out or num)
     a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
-    result: dict[str, Any] = {
-        "data": model.metadata.get("name", ""),
-        "iteration": model.iteration,
-        "initial_noise": sigma,
-        "num_samples": num,
-        "seed": seed,
-    }
-    reference = _reference(data, model, num, seed)
+    what = {"data": model.metadata.get("name", ""), "iteration": model.iteration}
+    result: dict[str, Any] = {**what, "initial_noise": sigma, "num_samples": num, "seed": seed}
+    drawn = Noise(seed, torch.arange(num, device=model.device), Stream.DATA)
+    clean = data.held_out(drawn)
+    reference = model.schedule.diffuse(clean, 0, drawn)
     if model.event_shape == (2,):
         reporter.say("measuring the density by quadrature")
         z = model.normaliser()
@@ -131,8 +117,7 @@ def evaluate(
     x_0 = (torch.cat(parts) - model.shift) / model.scale
     if model.denoise:
         # Denoised samples are to be compared with clean data.
-        reference = data.held_out(Noise(seed, torch.arange(num, device=model.device), Stream.DATA))
-        a, sigma = 1.0, 0.0
+        reference, a, sigma = clean, 1.0, 0.0
     result["mmd2"], result["mmd2_null_95"] = mmd(x_0, reference)
     result |= calibrated(model, data, num, seed)
     if data.toy is not None:

@@ -35,7 +35,7 @@ from torch import Tensor
 from springwell.data.formats import first_line
 from springwell.errors import UserError
 from springwell.evaluation.inception import Inception, Layer, Preprocessing
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 from springwell.store.files import file_sha256, open_regular, shown, write_atomically
 
 NAME = "pt_inception-2015-12-05-6726825d.pth"
@@ -66,7 +66,7 @@ def load_inception(
     path: Path | None = None,
     preprocessing: Preprocessing = "tf1",
     device: str | torch.device = "cpu",
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
     data_root: str | None = None,
 ) -> Inception:
     """The network with its weights.
@@ -78,7 +78,7 @@ def load_inception(
         reporter: Receives updates of a download, and a warning of parameters that are not the known ones.
         data_root: Below which to look, if not $SPRINGWELL_DATA.
     """
-    reporter, option = reporter or Silent(), "inception=" if path is not None else ""
+    option = "inception=" if path is not None else ""
     path = find_weights(path, data_root) or download(reporter)
     try:
         network = Inception(preprocessing).load(*read_weights(path))
@@ -156,10 +156,7 @@ def read_weights(path: Path) -> tuple[dict[str, Layer], Tensor | None]:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size > _MAX_BYTES:
                 raise UserError(f"has more than {_MAX_BYTES >> 20} MiB")
-            if path.suffix == ".safetensors":
-                tensors = load_file(path)
-            else:
-                tensors = _read_archive(file) if zipfile.is_zipfile(file) else _read_legacy(file)
+            tensors = load_file(path) if path.suffix == ".safetensors" else _read_torch(file)
     except UserError:
         raise
     except Exception as error:
@@ -186,20 +183,19 @@ def _from_state_dict(state: Any) -> dict[str, Tensor]:
     """Our names for those of the state dict: Mixed_5b.branch1x1.bn.running_mean -> mixed_5b.branch1x1.mean."""
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         raise UserError("holds no state dict")
-    endings = {
+    parts = {
         "conv.weight": "weight",
         "bn.weight": "scale",
         "bn.bias": "beta",
         "bn.running_mean": "mean",
         "bn.running_var": "var",
     }
-    tensors = {}
+    tensors = {"fc.weight": state["fc.weight"]} if "fc.weight" in state else {}
     for name, tensor in state.items():
-        for theirs, ours in endings.items():
-            if str(name).endswith(f".{theirs}"):
-                tensors[f"{name[0].lower()}{name[1:]}".removesuffix(theirs) + ours] = tensor
-    if "fc.weight" in state:
-        tensors["fc.weight"] = state["fc.weight"]
+        layer, _, ending = str(name).rpartition(".")
+        layer, _, module = layer.rpartition(".")
+        if layer and (ours := parts.get(f"{module}.{ending}")):
+            tensors[f"{layer[0].lower()}{layer[1:]}.{ours}"] = tensor
     return tensors
 
 
@@ -250,32 +246,29 @@ def _tower(ours: str, theirs: str, num: int) -> dict[str, str]:
     return {f"{ours}{i + 1}": f"{theirs}.conv_{i}" if i else f"{theirs}.conv" for i in range(num)}
 
 
-def _read_archive(file: IO[bytes]) -> dict[str, Tensor]:
-    """The tensors of a zip file: a state dict, or a TorchScript archive, which has a constants.pkl."""
-    with zipfile.ZipFile(file) as archive:
-        if sum(info.file_size for info in archive.infolist()) > _MAX_BYTES:
-            raise UserError(f"holds more than {_MAX_BYTES >> 20} MiB")
-        names = archive.namelist()
-        pickled = next((name for name in names if re.fullmatch("[^/]+/data.pkl", name)), None)
-        if pickled is None:
-            raise UserError("is not a file of PyTorch")
-        folder, content = pickled.removesuffix("data.pkl"), io.BytesIO(archive.read(pickled))
-        _check_pickle(content)
-        if f"{folder}constants.pkl" in names:
-            content.seek(0)
-            root = _TensorsOnly(content, lambda key: archive.read(f"{folder}data/{key}")).load()
-            if not isinstance(root, _Object):
-                raise UserError("holds no module")
-            return _from_torchscript(_attributes(root))
-    file.seek(0)
-    return _from_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-
-
-def _read_legacy(file: IO[bytes]) -> dict[str, Tensor]:
-    """The tensors of a file of PyTorch before 1.6: five pickles, then the memory of the tensors."""
-    file.seek(0)
-    for _ in range(5):
-        _check_pickle(file)
+def _read_torch(file: IO[bytes]) -> dict[str, Tensor]:
+    """The tensors of a file of PyTorch: a state dict, or a TorchScript archive, which is a zip file with a constants.pkl."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            if sum(info.file_size for info in archive.infolist()) > _MAX_BYTES:
+                raise UserError(f"holds more than {_MAX_BYTES >> 20} MiB")
+            names = archive.namelist()
+            pickled = next((name for name in names if re.fullmatch("[^/]+/data.pkl", name)), None)
+            if pickled is None:
+                raise UserError("is not a file of PyTorch")
+            folder, content = pickled.removesuffix("data.pkl"), io.BytesIO(archive.read(pickled))
+            _check_pickle(content)
+            if f"{folder}constants.pkl" in names:
+                content.seek(0)
+                root = _TensorsOnly(content, lambda key: archive.read(f"{folder}data/{key}")).load()
+                if not isinstance(root, _Object):
+                    raise UserError("holds no module")
+                return _from_torchscript(_attributes(root))
+    else:
+        # Before PyTorch 1.6: five pickles, then the memory of the tensors.
+        file.seek(0)
+        for _ in range(5):
+            _check_pickle(file)
     file.seek(0)
     return _from_state_dict(torch.load(file, map_location="cpu", weights_only=True))
 

@@ -13,23 +13,22 @@ gradient evaluations per iteration.
 from __future__ import annotations
 
 import itertools
-import shutil
 import statistics
-from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from springwell.app.config import Config, with_fields
-from springwell.app.plots import new_figure
+from springwell.app.plots import draw_images, new_figure
 from springwell.app.presets import preset
-from springwell.data.pictures import grid, to_bytes
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.inception import Inception
 from springwell.evaluation.quality import quality
 from springwell.evaluation.sources import open_source
 from springwell.evaluation.weights import load_inception
-from springwell.paper.common import coarse_ladder, markdown, resolved, scaled, trained, write
-from springwell.progress import Reporter
-from springwell.store.files import read_json, write_json
+from springwell.paper.common import Study, coarse_ladder, markdown, resolved, scaled, write
+from springwell.store.parts import Parts, key_of
 
 # FID of CIFAR-10 in the paper; None where it calls the training unstable.
 PAPER = {
@@ -58,74 +57,70 @@ def configs(data: str, budget: float) -> dict[str, Config]:
         **{f"T = 6, K = {k}": with_fields(t6, num_steps=k) for k in (10, 30, 50)},
         "ladder": coarse_ladder(data),
     }
-    return {name: _spending(config, budget) for name, config in rows.items()}
+    costs = {name: config.gradient_evaluations() * config.training.batch for name, config in rows.items()}
+    iterations = {name: max(1, round(budget / cost)) for name, cost in costs.items()}
+    return {name: with_fields(config, iterations=iterations[name], dequantise=False) for name, config in rows.items()}
 
 
-def _spending(config: Config, budget: float) -> Config:
-    iterations = max(1, round(budget / (config.gradient_evaluations() * config.training.batch)))
-    return with_fields(config, iterations=iterations, dequantise=False)
-
-
-def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "digits") -> dict[str, Any]:
+def reproduce(study: Study) -> dict[str, Any]:
+    data, seed, scale, reporter = study.data or "digits", study.seed, study.scale, study.reporter
     if data not in BUDGET:
         raise UserError(f"--data {data}: has no presets for every row; use {' or '.join(BUDGET)}")
     budget, num = BUDGET[data]
-    network = load_inception(device=resolved(device), reporter=reporter)
+    network = load_inception(device=resolved(study.device), reporter=reporter)
     rows: dict[str, Any] = {}
     pictures: dict[str, Any] = {}
     for name, base in configs(data, budget * scale).items():
         runs = []
         for number in range(seed, seed + SEEDS):
-            folder = out / "runs" / f"ablation-{data}-{''.join(c if c.isalnum() else '-' for c in name)}-{number}"
-            runs.append(_run(scaled(base, number, 1.0), folder, num, network, device, reporter, pictures, name))
+            folder = f"ablation-{data}-{''.join(c if c.isalnum() else '-' for c in name)}-{number}"
+            run, picture = _run(study, scaled(base, number, 1.0), folder, num, network)
+            runs.append(run)
+            if picture is not None:
+                pictures.setdefault(name, picture)
         training = base.training
         rows[name] = {"training": f"{training.iterations:,} x {training.batch}", "runs": runs, **_spread(runs)}
         rows[name]["gradients"] = training.iterations * training.batch * base.gradient_evaluations()
         reporter.say(f"{name}: {_cell(rows[name], 'fid')}")
     figure, axes = new_figure(1, len(pictures) or 1, 2.4)
     for ax, (name, picture) in zip(axes[0], pictures.items(), strict=False):
-        ax.imshow(picture.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        ax.set_title(f"{name}\nFID {_cell(rows[name], 'fid')}", fontsize=8)
+        draw_images(ax, picture)
+        ax.set(title=f"{name}\nFID {_cell(rows[name], 'fid')}")
+    published = {name: "unstable" if value is None else f"{value:.2f}" for name, value in PAPER.items()}
     table = markdown(
         ["", "iterations x batch", "FID", "KID x 1000", "the paper's FID on CIFAR-10"],
-        [[name, row["training"], _cell(row, "fid"), _cell(row, "kid", 1000), _paper(name)] for name, row in rows.items()],
+        [
+            [name, row["training"], _cell(row, "fid"), _cell(row, "kid", 1000), published.get(name, "")]
+            for name, row in rows.items()
+        ],
     )
     known = {run["num_reference"] for row in rows.values() for run in row["runs"] if "num_reference" in run}
     against = " or ".join(f"{count:,}" for count in sorted(known)) or "no"
     caption = f"{num:,} samples of each against {against} training images; mean and standard deviation of {SEEDS} seeds"
     verdicts = ordering(rows)
     numbers = {"data": data, "seed": seed, "num_seeds": SEEDS, "scale": scale, "num_samples": num, "rows": rows}
-    return write(
-        out, f"ablation-{data}", figure, {**numbers, "ordering": verdicts}, "\n".join([caption, "", table, "", *verdicts])
-    )
+    text = "\n".join([caption, "", table, "", *verdicts])
+    return write(study.out, f"ablation-{data}", figure, {**numbers, "ordering": verdicts}, text)
 
 
-def _run(
-    config: Config,
-    folder: Path,
-    num: int,
-    network: Inception,
-    device: str,
-    reporter: Reporter,
-    pictures: dict[str, Any],
-    name: str,
-) -> dict[str, Any]:
-    """Trains and measures one run, or takes what an earlier call found."""
-    place, parts = folder / "quality.json", folder / "quality.parts"
+def _run(study: Study, config: Config, name: str, num: int, network: Inception) -> tuple[dict[str, Any], Tensor | None]:
+    """Trains and measures one run, or takes what an earlier call found; also returns some of its samples."""
+    reporter, folder = study.reporter, study.out / "runs" / name
     try:
-        model = trained(config, folder, device, reporter).to(resolved(device))
-        if name not in pictures:
-            pictures[name] = grid(to_bytes(model.sample(36, seed=config.training.seed)))
-        if place.exists():
-            return dict(read_json(place))
+        model = study.trained(config, name).to(resolved(study.device))
+        shown = model.sample(36, seed=config.training.seed)
+        kept = Parts(folder / "quality" / key_of(model.fingerprint(), num, config.training.seed, network.digest))
+        if (known := kept.read("result")) is not None:
+            return {measure: value.item() for measure, value in known.items()}, shown
         reference = open_source(f"{config.data}@train", None, config.images, reporter)
-        result = quality(model, reference, network, num, config.training.seed, reporter, parts)
+        found = quality(model, reference, network, num, config.training.seed, reporter, kept.folder)
     except DivergenceError as error:
         reporter.warn(f"{folder}: {error}")
-        return {"diverged": str(error)}
-    write_json(place, result)
-    shutil.rmtree(parts, ignore_errors=True)
-    return result
+        return {"diverged": str(error)}, None
+    kept.clear()
+    result = {measure: value for measure, value in found.items() if value is not None}
+    kept.write("result", {measure: np.array(value) for measure, value in result.items()})
+    return result, shown
 
 
 def _spread(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -145,12 +140,6 @@ def _cell(row: dict[str, Any], metric: str, factor: float = 1) -> str:
         return f"diverged ({diverged} of {len(row['runs'])} seeds)"
     spread = row[f"{metric}_std"]
     return f"{factor * row[metric]:.1f}" + ("" if spread is None else f" +- {factor * spread:.1f}")
-
-
-def _paper(name: str) -> str:
-    if name not in PAPER:
-        return ""
-    return "unstable" if PAPER[name] is None else f"{PAPER[name]:.2f}"
 
 
 def ordering(rows: dict[str, Any]) -> list[str]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from springwell.app.build import measurable_data
-from springwell.app.plots import new_figure, ticks
+from springwell.app.plots import new_charts
 from springwell.evaluation.likelihood import measure, settings_for, work_name
 from springwell.likelihood.bits import to_bits
-from springwell.paper.common import finished, markdown, write
-from springwell.progress import Reporter
+from springwell.paper.common import Study, finished, markdown, write
 from springwell.store.parts import Parts
 
 SEEDS = 3
@@ -26,29 +24,21 @@ SHOWN = (
 )
 
 
-def reproduce(
-    out: Path,
-    seed: int,
-    scale: float,
-    device: str,
-    reporter: Reporter,
-    data: str = "digits",
-    runs: Path = Path("runs"),
-) -> dict[str, Any]:
-    models = finished(data, ("", "-ladder", "-t1k"), runs, device)
-    densities, burn = max(4, round(scale * DENSITIES)), max(1, round(scale * BURN))
-    rows: list[list[str]] = []
+def reproduce(study: Study) -> dict[str, Any]:
+    models = finished(study, ("", "-ladder", "-t1k"))
+    densities, burn = max(4, round(study.scale * DENSITIES)), max(1, round(study.scale * BURN))
+    data, rows = study.data or "digits", list[list[str]]()
     numbers: dict[str, Any] = {"data": data, "densities": densities, "burn": burn, "runs": []}
-    figure, axes = new_figure(1, 1, 3.6)
+    figure, axes = new_charts(1, 1, 3.6)
     ax = axes[0, 0]
     for name, model in models.items():
-        for s in range(seed, seed + SEEDS):
+        for s in range(study.seed, study.seed + SEEDS):
             counts = {"densities": max(1, densities // 2), "budget": densities, "seed": s, "num_leapfrog": LEAPFROG}
             settings = settings_for(model, TOLERANCE, **counts)
-            reporter.say(f"{name}, seed {s}")
-            data_of = measurable_data(model, reporter)
-            parts = Parts(out / "runs" / f"bpd-{name}" / work_name(model, settings, burn))
-            record = measure(model, data_of, settings, 10_000, burn=burn, parts=parts, reporter=reporter).record
+            study.reporter.say(f"{name}, seed {s}")
+            data_of = measurable_data(model, study.reporter)
+            parts = Parts(study.out / "runs" / f"bpd-{name}" / work_name(model, settings, burn))
+            record = measure(model, data_of, settings, 10_000, burn=burn, parts=parts, reporter=study.reporter).record
             numbers["runs"].append({"model": name, "seed": s, **record})
             place, cells = len(rows) + 1, []
             for kind, bound, style, label in SHOWN:
@@ -57,13 +47,10 @@ def reproduce(
                 cells.append(f"{value:.3f} +- {error:.3f}")
                 ax.errorbar(place, value, error, ls="", ms=4, lw=1, label=label if place == 1 else None, **style)
             rows.append([name, str(s), *cells, record["verdict"], str(record["num_images"])])
-    ax.set(aspect="auto")
     labels = [f"{row[0]}\nseed {row[1]}\n{row[5]}" for row in rows]
     ax.set_xticks(range(1, len(rows) + 1), labels, fontsize=6)
-    ax.set_title("bits/dim, and the verdict on the bounds", fontsize=8)
+    ax.set(title="bits/dim, and the verdict on the bounds")
     ax.legend(fontsize=6)
-    ax.tick_params(axis="y", labelsize=7)
-    ax.yaxis.set_major_locator(ticks(5))
     headings = ["model", "seed", "optimistic", "Bennett", "conservative", "verdict", "test images"]
     title = f"bits/dim of {data}; +- is the standard error of log Z alone"
-    return write(out, "bpd", figure, numbers, f"{title}\n\n{markdown(headings, rows)}")
+    return write(study.out, "bpd", figure, numbers, f"{title}\n\n{markdown(headings, rows)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,33 @@ from springwell.progress import Reporter
 from springwell.store import zoo
 from springwell.store.files import write_atomically, write_json
 from springwell.store.run import Run
+
+
+@dataclass(frozen=True)
+class Study:
+    """What to make, and how.
+
+    Attributes:
+        out: Where the figure and its runs go.
+        seed: Of training and sampling.
+        scale: Factor on the number of iterations or chains.
+        device: What ``--device`` says.
+        reporter: Receives progress updates.
+        data: What it is made on; None for the default.
+        runs: Where to look for finished runs.
+    """
+
+    out: Path
+    seed: int
+    scale: float
+    device: str
+    reporter: Reporter
+    data: str | None = None
+    runs: Path = Path("runs")
+
+    def trained(self, config: Config, name: str) -> Model:
+        """The model of ``config``, trained in the folder ``name`` below the figure's unless it is there already."""
+        return trained(config, self.out / "runs" / name, self.device, self.reporter)
 
 
 def coarse_ladder(data: str) -> Config:
@@ -46,9 +73,10 @@ def resolved(device: str) -> str:
     return automatic_device() if device == "auto" else device
 
 
-def finished(data: str, kinds: tuple[str, ...], runs: Path, device: str) -> dict[str, Model]:
-    """Models whose names are ``data`` and one of the endings ``kinds``: finished runs below ``runs``, else those that ship."""
-    place, found = resolved(device), {}
+def finished(study: Study, kinds: tuple[str, ...]) -> dict[str, Model]:
+    """Models named by the data and one of the endings ``kinds``: finished runs below ``runs``, else those that ship."""
+    data, runs, place = study.data or "digits", study.runs, resolved(study.device)
+    found = {}
     for name in [data + kind for kind in kinds]:
         if Run(runs / name).finished:
             found[name] = load(runs / name, device=place)
@@ -72,7 +100,6 @@ def write(out: Path, name: str, figure: Any, numbers: dict[str, Any], table: str
 def markdown(headings: list[str], rows: list[list[str]]) -> str:
     """A table with aligned columns."""
     widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings))]
-    lines = [
-        f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |" for row in [headings, *rows]
-    ]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in [headings, *rows])
+    lines = [f"| {' | '.join(cells)} |" for cells in padded]
     return "\n".join([lines[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *lines[1:]])

@@ -8,7 +8,6 @@ or 0.05 where its training diverges with 0.1; its learning rate is the best of t
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from springwell.app.config import Config, with_fields
@@ -16,8 +15,7 @@ from springwell.app.plots import data_log_density, draw_density, draw_points, le
 from springwell.app.presets import preset
 from springwell.data import open_data
 from springwell.evaluation.toy import evaluate
-from springwell.paper.common import scaled, trained, write
-from springwell.progress import Reporter
+from springwell.paper.common import Study, scaled, write
 
 # Each data set with the step size of its marginal chains.
 DATA = {"checkerboard": 0.1, "rings": 0.05, "pinwheel": 0.05}
@@ -44,7 +42,8 @@ def marginal(config: Config, step_size: float) -> Config:
     return with_fields(other, iterations=iterations, lr=MARGINAL_LR)
 
 
-def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter) -> dict[str, Any]:
+def reproduce(study: Study) -> dict[str, Any]:
+    seed, scale = study.seed, study.scale
     figure, axes = new_figure(len(DATA), 5, 2.0)
     numbers: dict[str, Any] = {"seed": seed, "scale": scale, "data": {}}
     for row, (name, step_size) in zip(axes, DATA.items(), strict=True):
@@ -52,8 +51,8 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
         configs = {"recovery": recovery, "marginal": marginal(recovery, step_size)}
         rows: dict[str, Any] = {}
         for column, (kind, config) in zip((1, 3), configs.items(), strict=True):
-            model = trained(config, out / "runs" / f"{name}-{kind}", device, reporter)
-            result = evaluate(model, open_data(name), 2000, seed, reporter)
+            model = study.trained(config, f"{name}-{kind}")
+            result = evaluate(model, open_data(name), 2000, seed, study.reporter)
             evaluations = config.training.iterations * config.gradient_evaluations()
             rows[kind] = {"gradient_evaluations": evaluations, "iterations": config.training.iterations, **result}
             title = "recovery likelihood" if kind == "recovery" else "marginal, short-run"
@@ -61,8 +60,10 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
             draw_points(row[column + 1], model.sample(4000, seed), title="its samples")
         a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
         draw_density(row[0], data_log_density(name, a, sigma), title="exact density")
-        row[0].set_ylabel(name.replace("_", " "), fontsize=8)
+        row[0].set(ylabel=name.replace("_", " "))
         numbers["data"][name] = rows
         kl = {kind: rows[kind]["kl"] for kind in configs}
-        reporter.say(f"{name}: KL {kl['recovery']:.4f} nats by recovery, {kl['marginal']:.4f} nats by marginal likelihood")
-    return write(out, "fig2", figure, numbers)
+        study.reporter.say(
+            f"{name}: KL {kl['recovery']:.4f} nats by recovery, {kl['marginal']:.4f} nats by marginal likelihood"
+        )
+    return write(study.out, "fig2", figure, numbers)

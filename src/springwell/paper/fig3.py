@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from springwell.app.plots import draw_density, draw_points, level_log_density, new_figure, panel_grid
 from springwell.app.presets import preset
-from springwell.paper.common import scaled, trained, write
-from springwell.progress import Reporter
+from springwell.paper.common import Study, scaled, write
 
 NUM_SAMPLES = 4000
 
 
-def reproduce(
-    out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "checkerboard"
-) -> dict[str, Any]:
-    model = trained(scaled(preset(data), seed, scale), out / "runs" / f"{data}-recovery", device, reporter)
+def reproduce(study: Study) -> dict[str, Any]:
+    data, seed, scale = study.data or "checkerboard", study.seed, study.scale
+    model = study.trained(scaled(preset(data), seed, scale), f"{data}-recovery")
     levels = model.schedule.num_levels
     figure, axes = new_figure(2, levels + 1, 2.0)
     numbers: dict[str, Any] = {"data": data, "seed": seed, "scale": scale, "num_samples": NUM_SAMPLES, "levels": []}
@@ -30,15 +27,10 @@ def reproduce(
             draw_density(axes[1, column], -0.5 * panel_grid().square().sum(-1), title="N(0, I)")
         else:
             draw_density(axes[1, column], level_log_density(model, t), title=f"exp f(·, {t})")
-        numbers["levels"].append(
-            {
-                "t": t,
-                "sigma_cum": noise,
-                "acceptance": None if t == levels else float(acceptance.mean()),
-                "step_size": None if t == levels else float(model.step_size[t]),
-                "standard_deviation": [round(float(s), 4) for s in x.std(0)],
-            }
-        )
-    axes[0, 0].set_ylabel("samples", fontsize=8)
-    axes[1, 0].set_ylabel("learned density", fontsize=8)
-    return write(out, "fig3", figure, numbers)
+        row = {"t": t, "sigma_cum": noise, "standard_deviation": [round(float(s), 4) for s in x.std(0)]}
+        row["acceptance"] = None if t == levels else float(acceptance.mean())
+        row["step_size"] = None if t == levels else float(model.step_size[t])
+        numbers["levels"].append(row)
+    axes[0, 0].set(ylabel="samples")
+    axes[1, 0].set(ylabel="learned density")
+    return write(study.out, "fig3", figure, numbers)

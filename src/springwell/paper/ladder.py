@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from springwell.app.config import Config, with_fields
-from springwell.app.plots import new_figure
+from springwell.app.plots import draw_images, new_figure
 from springwell.app.presets import preset
 from springwell.data import open_data
-from springwell.data.pictures import grid, to_bytes
 from springwell.errors import UserError
 from springwell.evaluation.neighbours import nearest
 from springwell.evaluation.toy import mmd
 from springwell.noise import Noise, Stream
-from springwell.paper.common import coarse_ladder, scaled, trained, write
-from springwell.progress import Reporter
+from springwell.paper.common import Study, coarse_ladder, scaled, write
 
 NUM_SAMPLES = 256
 
@@ -33,12 +30,13 @@ def authors_rule(ladder: Config, reference: Config) -> Config:
     return with_fields(config, iterations=max(1, round(total / config.gradient_evaluations())))
 
 
-def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporter, data: str = "digits") -> dict[str, Any]:
+def reproduce(study: Study) -> dict[str, Any]:
+    data, seed, scale = study.data or "digits", study.seed, study.scale
     if data not in ("digits", "mnist"):
         raise UserError(f"--data {data}: has no pair of presets to compare; use digits or mnist")
     ladder = scaled(coarse_ladder(data), seed, scale)
     configs = {"ladder": ladder, "authors' rule": authors_rule(ladder, preset(f"{data}-t6"))}
-    source = open_data(data, ladder.images, reporter)
+    source = open_data(data, ladder.images, study.reporter)
     held_out = source.held_out(Noise(seed, torch.arange(min(NUM_SAMPLES, source.num_held_out or NUM_SAMPLES)), Stream.DATA))
     figure, axes = new_figure(1, 3, 3.2)
     rows = source.rows
@@ -52,7 +50,7 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
     numbers["held-out data"] = {"nearest": distance(held_out)}
     panels = {"held-out data": held_out}
     for name, config in configs.items():
-        model = trained(config, out / "runs" / re.sub(r"\W+", "-", f"{data}-{name}"), device, reporter)
+        model = study.trained(config, re.sub(r"\W+", "-", f"{data}-{name}"))
         panels[name] = x = model.sample(len(held_out), seed=seed)
         mmd2, null = mmd(x.flatten(1), held_out.flatten(1), seed=seed)
         numbers[name] = {
@@ -63,8 +61,8 @@ def reproduce(out: Path, seed: int, scale: float, device: str, reporter: Reporte
             "nearest": distance(x),
         }
     for ax, (name, x) in zip(axes[0], panels.items(), strict=True):
-        ax.imshow(grid(to_bytes(x[:64])).squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        draw_images(ax, x[:64])
         row = numbers[name]
         note = f"MMD^2 {row['mmd2']:.1e} (null {row['mmd2_null_95']:.1e})" if "mmd2" in row else ""
-        ax.set_title(f"{name}\n{note}\nnearest training image at {row['nearest']:.2f}", fontsize=8)
-    return write(out, f"ladder-{data}", figure, numbers)
+        ax.set(title=f"{name}\n{note}\nnearest training image at {row['nearest']:.2f}")
+    return write(study.out, f"ladder-{data}", figure, numbers)

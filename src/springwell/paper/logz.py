@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from springwell.app.build import measurable_data
-from springwell.app.plots import new_figure, ticks
+from springwell.app.plots import new_charts
 from springwell.evaluation.points import evaluation_points
 from springwell.likelihood.bits import to_bits
 from springwell.likelihood.ratios import Ratios, level_ratios, tune_steps
 from springwell.noise import Noise, Stream
-from springwell.paper.common import finished, markdown, write
-from springwell.progress import Reporter
+from springwell.paper.common import Study, finished, markdown, write
 from springwell.store.parts import Parts
 
 STEPS = (0, 1, 4)
@@ -31,30 +29,20 @@ BATCH = 64
 _COLOURS = ("0.6", "#6b9ac4", "#20456e", "#b5482a")
 
 
-def reproduce(
-    out: Path,
-    seed: int,
-    scale: float,
-    device: str,
-    reporter: Reporter,
-    data: str = "digits",
-    runs: Path = Path("runs"),
-) -> dict[str, Any]:
-    ((name, model),) = finished(data, ("-t1k",), runs, device).items()
-    num = max(16, round(scale * NUM_CHAINS))
+def reproduce(study: Study) -> dict[str, Any]:
+    seed = study.seed
+    ((name, model),) = finished(study, ("-t1k",)).items()
+    num = max(16, round(study.scale * NUM_CHAINS))
     points = evaluation_points(model, measurable_data(model), 10_000, seed=seed)
     nats = float((model.level_f(points.x_0) + points.log_volume).mean())
     dim, levels = math.prod(model.event_shape), model.schedule.num_levels
     # log Z_0 is of y_0; the density of x_0 has it less D log scale_0.
     offset = dim * math.log(float(model.schedule.scale[0]))
-    kept = Parts(out / "runs" / f"logz-{name}-{seed}-{model.fingerprint()[:16]}")
-    (tuned,) = kept.run(
-        "steps",
-        [lambda: {"step_size": tune_steps(model.energy_function, model.schedule, model.event_shape, seed)}],
-        model.device,
-    )
+    kept = Parts(study.out / "runs" / f"logz-{name}-{seed}-{model.fingerprint()[:16]}")
+    what = (model.energy_function, model.schedule, model.event_shape)
+    (tuned,) = kept.run("steps", [lambda: {"step_size": tune_steps(*what, seed)}], model.device)
     sizes = sorted({max(1, round(num ** (i / 24))) for i in range(25)})
-    figure, axes = new_figure(1, 2, 3.4)
+    figure, axes = new_charts(1, 2, 3.4)
     rows: list[list[str]] = []
     numbers: dict[str, Any] = {"model": name, "seed": seed, "num_chains": num, "sizes": sizes, "steps": {}}
     for steps, colour in zip(STEPS, _COLOURS, strict=False):
@@ -62,12 +50,9 @@ def reproduce(
         def compute(first: int, steps: int) -> dict[str, torch.Tensor]:
             index = torch.arange(first, min(first + BATCH, num), device=model.device)
             noise = Noise(seed, index, Stream.RATIOS + 2 + steps)
-            found = level_ratios(
-                model.energy_function, model.schedule, model.event_shape, noise, steps, tuned["step_size"], watch=bar.advance
-            )
-            return found._asdict()
+            return level_ratios(*what, noise, steps, tuned["step_size"], watch=bar.advance)._asdict()
 
-        with reporter.bar(f"{steps} HMC steps per level", levels * -(-num // BATCH)) as bar:
+        with study.reporter.bar(f"{steps} HMC steps per level", levels * -(-num // BATCH)) as bar:
             tasks = [partial(compute, first, steps) for first in range(0, num, BATCH)]
             parts = kept.run(f"ratios-{steps}-{num}", tasks, model.device)
         acceptance = torch.stack([part["acceptance"] for part in parts]).mean(0)
@@ -90,18 +75,10 @@ def reproduce(
         rows.append([str(steps), f"{value:.2f} +- {error:.2f}", bits, accepted])
         axes[0, 0].plot(sizes, curve, color=colour, lw=1, label=f"{steps} HMC steps")
         axes[0, 1].plot(found.log_ratio.std(1).cpu(), color=colour, lw=0.7, label=f"{steps} HMC steps")
-    axes[0, 0].set_xscale("log")
-    axes[0, 0].yaxis.set_major_locator(ticks(5))
-    axes[0, 1].set_yscale("log")
-    axes[0, 1].xaxis.set_major_locator(ticks(5))
-    axes[0, 0].set_xlabel("samples", fontsize=8)
-    axes[0, 0].set_title("log Z_0 by ratios of levels (nats)", fontsize=8)
-    axes[0, 1].set_xlabel("level t", fontsize=8)
-    axes[0, 1].set_title("spread of the log-ratio of levels t and t + 1 (nats)", fontsize=8)
+    axes[0, 0].set(xscale="log", xlabel="samples", title="log Z_0 by ratios of levels (nats)")
+    axes[0, 1].set(yscale="log", xlabel="level t", title="spread of the log-ratio of levels t and t + 1 (nats)")
     for ax in axes[0]:
-        ax.set(aspect="auto")
-        ax.tick_params(labelsize=7)
         ax.legend(fontsize=6)
     headings = ["HMC steps", "log Z_0, nats (lower bound)", "bits/dim (optimistic)", "acceptance"]
     table = f"{name}, {num} chains, {len(points.x_0)} test images\n\n{markdown(headings, rows)}"
-    return write(out, "fig-logz", figure, numbers, table)
+    return write(study.out, "fig-logz", figure, numbers, table)

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from springwell.app.api import load
 from springwell.app.build import open_model_data
-from springwell.app.plots import long_samples, longrun, new_figure
+from springwell.app.cli.chains import longrun_cells
+from springwell.app.plots import long_samples, longrun, new_charts
 from springwell.errors import UserError
 from springwell.evaluation.longrun import Judge, Plan, long_run, title
 from springwell.evaluation.steps import Method, Pilot, kept_steps
-from springwell.paper.common import markdown, resolved, write
-from springwell.progress import Reporter
+from springwell.paper.common import Study, markdown, resolved, write
 from springwell.store.run import Run
 
 
@@ -52,30 +52,21 @@ PAPER_JOB = Job((1, 10, 100), 2500, 10_000)
 PAPER = "FID 25.12 after 1 step per level, 24.89 after 100"
 
 
-def reproduce(
-    out: Path,
-    seed: int,
-    scale: float,
-    device: str,
-    reporter: Reporter,
-    data: str | None = None,
-    kernel: str = "hmc",
-    runs: Path = Path("runs"),
-) -> dict[str, Any]:
-    jobs = dict(JOBS[kernel])
-    place = resolved(device)
+def reproduce(study: Study, kernel: str = "hmc") -> dict[str, Any]:
+    jobs, place = dict(JOBS[kernel]), resolved(study.device)
+    out, runs, seed, reporter = study.out, study.runs, study.seed, study.reporter
     if Run(runs / PAPER_RUN).finished and place != "cpu":
         jobs[str(runs / PAPER_RUN)] = PAPER_JOB
     else:
         reporter.say(f"{PAPER_RUN}: left out; it needs a finished run in {runs / PAPER_RUN} and an accelerator")
-    if data is not None:
-        if data not in jobs:
-            raise UserError(f"--data {data}: unknown here; choose {', '.join(jobs)}")
-        jobs = {data: jobs[data]}
-    method = Method(kernel)
+    if study.data is not None:
+        if study.data not in jobs:
+            raise UserError(f"--data {study.data}: unknown here; choose {', '.join(jobs)}")
+        jobs = {study.data: jobs[study.data]}
+    method, scale = Method(kernel), study.scale
     rows: list[list[str]] = []
+    written: list[Path] = []
     numbers: dict[str, Any] = {"method": str(method), "seed": seed, "scale": scale}
-    written = []
     for name, job in jobs.items():
         model = load(name, device=place)
         folder = out / "runs" / f"longrun-{kernel}-{Path(name).name}"
@@ -90,23 +81,16 @@ def reproduce(
         stem = f"longrun-{kernel}-{Path(name).name}"
         written += [longrun(out / f"{stem}.png", result), long_samples(out / f"{stem}-samples.png", titles)]
         numbers[name] = result
-        rows += [_row(Path(name).name, f"{row['steps_per_level']} per level", row) for row in result["runs"].values()]
-        rows += [_row(Path(name).name, f"then {row['steps']} without", row) for row in result.get("marginal", [])[1:]]
+        shown = [(f"{row['steps_per_level']} per level", row) for row in result["runs"].values()]
+        shown += [(f"then {row['steps']} without", row) for row in result.get("marginal", [])[1:]]
+        rows += [[Path(name).name, steps, *longrun_cells(row)] for steps, row in shown]
     table = markdown(["model", "steps", "acceptance", "f gap (nats)", "MMD^2 (null, 95 %)", "nearest training image"], rows)
-    figure, axes = new_figure(1, len(jobs), 2.6)
+    figure, axes = new_charts(1, len(jobs), 2.6)
     for ax, name in zip(axes[0], jobs, strict=True):
         _quality(ax, Path(name).name, numbers[name])
     note = f"Paper, CIFAR-10: {PAPER}." if kernel == "hmc" else ""
-    shown = write(out, f"longrun-{kernel}", figure, numbers, f"{table}\n\n{note}".rstrip())
-    return {**shown, "written": [*shown["written"], *map(str, written)]}
-
-
-def _row(name: str, steps: str, row: dict[str, Any]) -> list[str]:
-    rates = row["acceptance"] if isinstance(row["acceptance"], list) else [row["acceptance"]]
-    accepted = f"{min(rates):.2f} ... {max(rates):.2f}" if len(rates) > 1 else "-" if rates[0] is None else f"{rates[0]:.2f}"
-    gap = f"{row['f_gap']:+.1f} +- {row['f_gap_standard_error']:.1f}"
-    near = f"{row['nearest']:.3f} +- {row['nearest_standard_error']:.3f}" if "nearest" in row else ""
-    return [name, steps, accepted, gap, f"{row['mmd2']:+.1e} ({row['mmd2_null_95']:.1e})", near]
+    told = write(out, f"longrun-{kernel}", figure, numbers, f"{table}\n\n{note}".rstrip())
+    return {**told, "written": [*told["written"], *map(str, written)]}
 
 
 def _quality(ax: Any, name: str, result: dict[str, Any]) -> None:
@@ -114,9 +98,6 @@ def _quality(ax: Any, name: str, result: dict[str, Any]) -> None:
     total, near = [row["total_steps"] for row in runs], [row["nearest"] for row in runs]
     ax.errorbar(total, near, [row["nearest_standard_error"] for row in runs], fmt="o-", color="#20456e", ms=3, lw=1)
     ax.axhline(result["held_out"]["nearest"], color="0.6", lw=0.8)
-    ax.set(xscale="log", aspect="auto", ylim=(0, 1.3 * max([*near, result["held_out"]["nearest"]])))
+    ax.set(xscale="log", xlabel="steps in all", ylim=(0, 1.3 * max([*near, result["held_out"]["nearest"]])))
     ax.set_title(f"{name}\ndistance to the nearest training image", fontsize=7)
-    ax.set_xlabel("steps in all", fontsize=7)
-    ax.tick_params(labelsize=6)
     ax.minorticks_off()
-    ax.set_yticks([0, 0.1, 0.2, 0.3, 0.4])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from springwell.app.api import FREE_FIELDS
+from springwell.app.api import FREE_FIELDS, SAMPLING_FIELDS
 from springwell.app.config import Config, difference, from_dict
 from springwell.app.presets import preset
 from springwell.errors import UserError
@@ -18,8 +18,7 @@ from springwell.store.files import read_json, write_atomically, write_json
 from springwell.store.run import Run
 
 # They change neither the objective, nor how long it is trained, nor how it is sampled: with others it is a run of the preset.
-_SAMPLING = {"sample_steps", "sample_jump_proposals", "noise_scale", "denoise"}
-_HOW = (FREE_FIELDS - _SAMPLING) | {"seed", "accumulate", "precision", "compile"}
+_HOW = (FREE_FIELDS - SAMPLING_FIELDS) | {"seed", "accumulate", "precision", "compile"}
 
 
 Say = Callable[[dict[str, Any]], tuple[int, str]]
@@ -52,9 +51,8 @@ class Table:
 
 def _fid(values: dict[str, Any]) -> tuple[int, str]:
     q = _published_inception(values)
-    return q[
-        "num_samples"
-    ], f"{_finite(q['fid']):.2f} ({q['num_samples']:,} samples, {q['num_reference']:,} of {q['reference']})"
+    counts = f"{q['num_samples']:,} samples, {q['num_reference']:,} of {q['reference']}"
+    return q["num_samples"], f"{_finite(q['fid']):.2f} ({counts})"
 
 
 def _score(values: dict[str, Any]) -> tuple[int, str]:
@@ -139,7 +137,8 @@ def reproduce(name: str, out: Path, runs: Path) -> dict[str, Any]:
     """
     table = TABLES[name]
     found = list(_evaluated(runs))
-    lines, numbers = [], []
+    lines: list[list[str]] = []
+    numbers: list[dict[str, Any]] = []
     for row in table.rows:
         ours = [(folder, values) for name, folder, values in found if name == row.preset]
         chosen = [_best(ours, say) if row.preset else (None, "") for _, say in table.columns]
@@ -147,15 +146,8 @@ def reproduce(name: str, out: Path, runs: Path) -> dict[str, Any]:
         command = f"`springwell train {row.preset}`" if row.preset else ""
         pairs = [cell for pair in zip(row.values, cells, strict=True) for cell in pair]
         lines.append([row.name, *pairs, command])
-        numbers.append(
-            {
-                "row": row.name,
-                "paper": row.values,
-                "ours": cells,
-                "preset": row.preset,
-                "runs": [folder for folder, _ in chosen],
-            }
-        )
+        numbers.append({"row": row.name, "paper": row.values, "ours": cells, "preset": row.preset})
+        numbers[-1]["runs"] = [folder for folder, _ in chosen]
     headings = [heading for title, _ in table.columns for heading in (f"{title}, published", f"{title}, ours")]
     text = f"{table.title}\n\n{markdown(['', *headings, 'preset'], lines)}"
     out.mkdir(parents=True, exist_ok=True)

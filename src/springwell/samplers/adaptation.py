@@ -113,12 +113,6 @@ class DualAveraging(NamedTuple):
         return self.log_average.exp()
 
 
-def group_means(values: Tensor, group: Tensor, num_groups: int) -> Tensor:
-    """The mean ``[G]`` of the values ``[N]`` of every group, float64; nan for a group without chains."""
-    total = torch.zeros(num_groups, dtype=torch.float64, device=values.device).index_add_(0, group, values.double())
-    return total / torch.bincount(group, minlength=num_groups)
-
-
 class Tuned(NamedTuple):
     """Step sizes to be frozen.
 

@@ -121,9 +121,8 @@ def match(tensors: dict[str, Tensor], expected: dict[str, Tensor], where: str) -
         if name not in tensors:
             raise UserError(f"{where}: has no tensor '{name}'; it belongs to another model")
         if tensors[name].shape != tensor.shape or tensors[name].dtype != tensor.dtype:
-            raise UserError(
-                f"{where}: '{name}' is {list(tensors[name].shape)}, expected {list(tensor.shape)}; it belongs to another model"
-            )
+            shapes = f"{list(tensors[name].shape)}, expected {list(tensor.shape)}"
+            raise UserError(f"{where}: '{name}' is {shapes}; it belongs to another model")
         if not bool(torch.isfinite(tensors[name]).all()):
             raise UserError(f"{where}: '{name}' has values that are not finite")
     if extra := sorted(set(tensors) - set(expected)):

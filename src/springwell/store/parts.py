@@ -134,9 +134,8 @@ class Results:
             for field, value in self.record.items():
                 theirs = known.get(field) if isinstance(known, dict) else known
                 if theirs != value:
-                    raise UserError(
-                        f"out='{self.out}': holds samples with {field} {theirs}, not {value}; choose another folder"
-                    )
+                    held = f"holds samples with {field} {theirs}, not {value}"
+                    raise UserError(f"out='{self.out}': {held}; choose another folder")
         elif not is_empty(self.out, settings.name):
             raise UserError(f"out='{self.out}': is not empty and has no {settings.name}; choose another folder")
         else:

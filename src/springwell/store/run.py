@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 
 from springwell.errors import UserError
 from springwell.model import LogZ, Model
-from springwell.store.checkpoint import Checkpoint, good_checkpoints, read_checkpoint, save_tensors
+from springwell.store.checkpoint import Checkpoint, good_checkpoints, read_checkpoint
 from springwell.store.files import flat_sections, is_empty, locked, read_json, read_lines, write_atomically, write_json
 
 # A finished run may be trained on for more of these.
@@ -101,15 +101,13 @@ class Run:
                 raise UserError(f"{self.path}: {gone}; give init_from={str(self.path)!r} and another folder")
             self.record_path.unlink()
 
-    @contextlib.contextmanager
-    def alone(self, warn: Callable[[str], None]) -> Iterator[None]:
+    def alone(self, warn: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
         """Raises UserError if another process trains this run, and keeps others out."""
 
         def busy() -> None:
             raise UserError(f"{self.path}: another process is training it; wait for that, or choose another folder")
 
-        with locked(self.path, busy, warn):
-            yield
+        return locked(self.path, busy, warn)
 
     def _check_same(self, description: dict[str, Any], known: dict[str, Any], free: frozenset[str]) -> None:
         mine, theirs = flat_sections(description), flat_sections(known)
@@ -139,10 +137,6 @@ class Run:
                     kept = [line for line in kept if "rollback" not in line] + list(rollbacks)
                     kept.sort(key=lambda line: line["iteration"])
                 write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
-
-    def save_model(self, model: Model, iteration: int) -> None:
-        """Writes model.safetensors and model.json."""
-        save_tensors(self.model_path, model.tensors(), iteration)
 
     def candidates(self, warn: Callable[[str], None]) -> Iterator[Checkpoint]:
         """The tensors of the model, best first: of the finished one, then the averages of good checkpoints, newest first.

@@ -52,7 +52,11 @@ class Guard:
             loss = line.get("loss")
             if "rollback" in line:
                 self.gaps.clear()
-            elif isinstance(loss, list) and len(loss) == num_levels and all(_is_gap(gap) for gap in loss):
+            elif (
+                isinstance(loss, list)
+                and len(loss) == num_levels
+                and all(isinstance(v, (int, float, type(None))) for v in loss)
+            ):
                 self.gaps.append(loss)
         self.usual = torch.zeros(2, dtype=torch.float64) if usual is None else usual
         self.largest = torch.full_like(self.usual[0], -math.inf)
@@ -104,7 +108,3 @@ class Guard:
         if accepted is not None and accepted < COLLAPSED_ACCEPTANCE and count >= ENOUGH_SAMPLES:
             return f"the chains stand still (acceptance {accepted:.2g})"
         return None
-
-
-def _is_gap(value: object) -> bool:
-    return value is None or isinstance(value, (int, float))

@@ -24,7 +24,7 @@ from springwell.model import Model
 from springwell.objectives import Objective
 from springwell.progress import Reporter, Silent, Terminal
 from springwell.schedule import NoiseSchedule
-from springwell.store.checkpoint import good_checkpoints
+from springwell.store.checkpoint import good_checkpoints, save_tensors
 from springwell.store.files import read_lines
 from springwell.store.run import Run
 from springwell.training.guard import GUARD_EVERY, Guard
@@ -125,7 +125,7 @@ class _Attempt:
         self.state = TrainingState(task, accelerator.device, accelerator.scaler)
         self.objective = self._objective(schedule)
         self.names = self.objective.names
-        self.state.keep_statistics(self.names)
+        self.state.statistics = self.state.statistics.new_zeros(schedule.num_levels, 2 + len(self.names))
         self.iteration = self.start = self.state.restore(run, reporter.warn)
         if self.start:
             reporter.say(f"resuming {run.path} at iteration {self.start}")
@@ -156,7 +156,7 @@ class _Attempt:
                 self._save_interrupted()
         finished = self.iteration >= self.options.iterations
         if finished and self.main:
-            self.run.save_model(self.model(), self.iteration)
+            save_tensors(self.run.model_path, self.model().tensors(), self.iteration)
         self.accelerator.wait_for_everyone()
         status: Literal["finished", "interrupted"] = "finished" if finished else "interrupted"
         return Result(self.run.path, status, self.iteration, time.monotonic() - began)

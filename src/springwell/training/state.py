@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -26,23 +27,19 @@ class TrainingState:
     def __init__(self, task: Task, device: torch.device, scaler: torch.amp.GradScaler | None = None):
         options = task.options
         self.task, self.scaler = task, scaler
-        self.energy = task.untrained().to(device)
-        self.average = task.untrained().to(device).requires_grad_(False)
+        self.energy = copy.deepcopy(task.energy).to(device)
+        self.average = copy.deepcopy(task.energy).to(device).requires_grad_(False)
         groups = [
             {"params": [p for p in self.energy.parameters() if p.ndim > 1], "weight_decay": options.weight_decay},
             {"params": [p for p in self.energy.parameters() if p.ndim <= 1], "weight_decay": 0.0},
         ]
         betas = (options.beta1, options.beta2)
         self.adam = torch.optim.AdamW([g for g in groups if g["params"]], lr=options.lr, betas=betas, fused=True)
-        self.step_size = task.first_steps().to(device)
+        self.step_size = task.sampler.steps(torch.arange(task.schedule.num_levels)).clone().to(device)
         # The number of samples, then the sums of their loss and of the objective's statistics, by level.
         self.statistics = torch.zeros(task.schedule.num_levels, 2, dtype=torch.float64, device=device)
         # The usual norm of the gradient, of how many iterations it is the mean, and how often the run was rolled back.
         self.guard = torch.zeros(3, dtype=torch.float64, device=device)
-
-    def keep_statistics(self, names: tuple[str, ...]) -> None:
-        """Makes room for the sums of an objective's statistics."""
-        self.statistics = self.statistics.new_zeros(len(self.statistics), 2 + len(names))
 
     def tensors(self) -> dict[str, Tensor]:
         """All of it, by name; the tensors themselves, except for the scaler's numbers."""

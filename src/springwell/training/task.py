@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from springwell.data.source import DataSource
@@ -53,14 +51,6 @@ class Task:
     def adapts(self) -> bool:
         """Whether step sizes follow their acceptance."""
         return self.target_acceptance is not None and self.sampler.tested
-
-    def untrained(self) -> nn.Module:
-        """A copy of the energy."""
-        return copy.deepcopy(self.energy)
-
-    def first_steps(self) -> Tensor:
-        """The first step sizes ``[T]``, a copy."""
-        return self.sampler.steps(torch.arange(self.schedule.num_levels)).clone()
 
     def model(self, energy: nn.Module, step_size: Tensor, iteration: int) -> Model:
         """The model that these weights and step sizes make."""

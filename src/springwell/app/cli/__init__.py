@@ -12,46 +12,51 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from springwell import __version__
-from springwell.app.cli.chains import DiagnoseCommand, LongrunCommand, diagnose_command, longrun_command
 from springwell.app.cli.common import Context, is_main_process
-from springwell.app.cli.data import ConvertCommand, DataCommand, convert_command, data_command
-from springwell.app.cli.doctor import DoctorCommand, doctor_command
-from springwell.app.cli.evaluate import EvaluateCommand, FidCommand, evaluate_command, fid_command
-from springwell.app.cli.inpaint import InpaintCommand, inpaint_command
-from springwell.app.cli.interpolate import InterpolateCommand, interpolate_command
-from springwell.app.cli.likelihood import LikelihoodCommand, ScoreCommand, likelihood_command, score_command
 from springwell.app.cli.parsing import parse_words, subcommands, with_kinds
-from springwell.app.cli.reproduce import ReproduceCommand, reproduce_command
-from springwell.app.cli.restore import RestoreCommand, restore_command
-from springwell.app.cli.sample import SampleCommand, sample_command
-from springwell.app.cli.tables import ABOUT, TableCommand
-from springwell.app.cli.train import PresetsCommand, TrainCommand, presets_command, train_command, train_options
-from springwell.app.config import did_you_mean
-from springwell.app.messages import as_options
-from springwell.app.presets import PRESETS, TABLE, preset
-from springwell.errors import DivergenceError, InterruptionError, UserError
+from springwell.errors import DivergenceError, InterruptionError, UserError, did_you_mean
 
-COMMANDS: dict[str, tuple[type, Callable[[Any, Context], dict[str, Any]]]] = {
-    "presets": (PresetsCommand, presets_command),
-    "train": (TrainCommand, train_command),
-    "sample": (SampleCommand, sample_command),
-    "evaluate": (EvaluateCommand, evaluate_command),
-    "fid": (FidCommand, fid_command),
-    "likelihood": (LikelihoodCommand, likelihood_command),
-    "score": (ScoreCommand, score_command),
-    "diagnose": (DiagnoseCommand, diagnose_command),
-    "longrun": (LongrunCommand, longrun_command),
-    "interpolate": (InterpolateCommand, interpolate_command),
-    "inpaint": (InpaintCommand, inpaint_command),
-    "restore": (RestoreCommand, restore_command),
-    "reproduce": (ReproduceCommand, reproduce_command),
-    "convert-official": (ConvertCommand, convert_command),
-    "data": (DataCommand, data_command),
-    "doctor": (DoctorCommand, doctor_command),
+# The module of each command and what it does. Only the module of the command that is asked for is imported.
+COMMANDS = {
+    "presets": ("train", "List the presets: what each is, what it costs and whether its model ships."),
+    "train": ("train", "Train a model, or go on with an interrupted run."),
+    "sample": ("sample", "Draw samples from a trained model."),
+    "evaluate": ("evaluate", "Measure a trained model and draw it."),
+    "fid": ("evaluate", "Measure how far samples are from images by FID, KID, precision and recall: springwell fid A B."),
+    "likelihood": ("likelihood", "Bracket a model's partition function and the bits per dimension of data."),
+    "score": ("likelihood", "Rank images or the rows of a table by their density under a model, for finding outliers."),
+    "diagnose": (
+        "chains",
+        "Measure how well chains mix at the levels of a model: R-hat, effective samples, acceptance, energies.",
+    ),
+    "longrun": ("chains", "Sample with more and more steps per level, then go on without springs; the same command resumes."),
+    "interpolate": ("interpolate", "Draw samples between samples."),
+    "inpaint": ("inpaint", "Fill in what is hidden of images, or of vectors with --given."),
+    "restore": ("restore", "Restore measured images: samples of the posterior, their mean and standard deviation."),
+    "reproduce": ("reproduce", "Make a figure of the paper, with its numbers beside it."),
+    "convert-official": ("data", "Make a model of the authors' released weights: springwell convert-official CKPT OUT."),
+    "data": ("data", "Decode a set of images once: springwell data prepare SPEC OUT. The same command resumes."),
+    "doctor": ("doctor", "Look whether everything is in place, and run a self-test with known answers."),
 }
+
+
+_CODES = {DivergenceError: 1, UserError: 2, InterruptionError: 130}
+
+
+@dataclass(frozen=True)
+class _Other:
+    """Stands for the options of a command, or of a preset, that was not asked for."""
+
+
+def find(name: str) -> tuple[type, Callable[[Any, Context], dict[str, Any]]]:
+    """The options of a command, NameCommand, and the function that runs it, name_command."""
+    module, stem = import_module(f"springwell.app.cli.{COMMANDS[name][0]}"), name.partition("-")[0]
+    return getattr(module, f"{stem.capitalize()}Command"), getattr(module, f"{stem}_command")
 
 
 def parse(words: Sequence[str]) -> tuple[str, Any]:
@@ -62,27 +67,27 @@ def parse(words: Sequence[str]) -> tuple[str, Any]:
         raise SystemExit(0)
     if name not in COMMANDS and name not in ("-h", "--help"):
         raise UserError(f"command '{name}': unknown{did_you_mean(name, COMMANDS) or '; choose ' + ', '.join(COMMANDS)}")
-    commands: dict[str, tuple[Any, str]] = {
-        command: (cls, (cls.__doc__ or "").splitlines()[0]) for command, (cls, _) in COMMANDS.items()
-    }
-    if name == "train":
-        commands["train"] = _presets(rest), commands["train"][1]
+    commands: dict[str, tuple[Any, str]] = {other: (_Other, about) for other, (_, about) in COMMANDS.items()}
+    if name in COMMANDS:
+        commands[name] = _presets(rest) if name == "train" else find(name)[0], COMMANDS[name][1]
     about = f"springwell {__version__}: energy-based models by diffusion recovery likelihood."
     command = parse_words(subcommands(commands), words, about if name != "train" else "")
-    if name == "train":
-        command = command.resolved(rest[0])
-    return name, command
+    return name, command.resolved(rest[0]) if name == "train" else command
 
 
 def _presets(words: Sequence[str]) -> Any:
     """The subcommands of ``train``."""
+    from springwell.app.cli.tables import ABOUT, TableCommand
+    from springwell.app.cli.train import train_options
+    from springwell.app.presets import PRESETS, TABLE, preset
+
     chosen = words[0] if words else ""
     if chosen not in ("-h", "--help"):
         if not chosen or chosen.startswith("-"):
             raise UserError(f"train: no preset given; choose {', '.join(PRESETS)}")
         if chosen != "table":
             preset(chosen)
-    rows: dict[str, tuple[Any, str]] = {name: (TrainCommand, row.about) for name, row in TABLE.items()}
+    rows: dict[str, tuple[Any, str]] = {name: (_Other, row.about) for name, row in TABLE.items()}
     rows["table"] = TableCommand, ABOUT
     if chosen in TABLE:
         rows[chosen] = train_options(with_kinds(PRESETS[chosen], words)), TABLE[chosen].about
@@ -109,14 +114,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.showwarning = _warn
     try:
         name, command = parse(arguments)
-        result = COMMANDS[name][1](command, Context(command.common))
+        result = find(name)[1](command, Context(command.common))
         code = {"interrupted": 130, "failed": 1, "doubtful": 1}.get(result.get("status", ""), 0)
-    except UserError as error:
-        result, code = {"error": as_options(str(error))}, 2
-    except DivergenceError as error:
-        result, code = {"error": as_options(str(error))}, 1
-    except InterruptionError as error:
-        result, code = {"error": as_options(str(error))}, 130
+    except (UserError, DivergenceError, InterruptionError) as error:
+        from springwell.app.messages import as_options
+
+        result, code = {"error": as_options(str(error))}, _CODES[type(error)]
     except BrokenPipeError:
         result, code = {}, 0
     except OSError as error:

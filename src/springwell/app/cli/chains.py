@@ -7,20 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from springwell.app.cli.common import (
-    Common,
-    Context,
-    File,
-    Flag,
-    Folder,
-    ModelName,
-    Number,
-    at_least,
-    load_model,
-    place,
-    writable,
-    write_errors,
-)
+from springwell.app.cli import common as cli
 from springwell.errors import InterruptionError, UserError
 
 if TYPE_CHECKING:
@@ -44,15 +31,15 @@ class ChainOptions:
     """Steps of a round of tuning. The paper has 100."""
     pilot_levels: int = 50
     """Levels that are tuned; step sizes between them are interpolated."""
-    dual_averaging: Flag = False
+    dual_averaging: cli.Flag = False
     """Tune by dual averaging, which does better with few chains and more steps, for instance 4 and 200."""
 
 
 @dataclass(frozen=True)
-class DiagnoseCommand:
+class DiagnoseCommand(cli.Command):
     """Measure how well chains mix at the levels of a model: R-hat, effective samples, acceptance, energies."""
 
-    run: ModelName
+    run: cli.ModelName
     levels: tuple[int, ...] | None = None
     """Which levels. Default: 12 of them, evenly spread, and level 0 without its spring."""
     spring: bool = True
@@ -65,18 +52,17 @@ class DiagnoseCommand:
     """Chains at every level, all at the same conditional."""
     seed: int = 0
     """Of the chains."""
-    out: Folder = None
+    out: cli.Folder = None
     """Where to write diagnosis.json, diagnosis.png and step sizes. Default: chains in the run directory, ./NAME-chains for
     other models; step sizes go to the run directory itself."""
     chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
-    common: Common = dataclasses.field(default_factory=Common)
 
 
 @dataclass(frozen=True)
-class LongrunCommand:
+class LongrunCommand(cli.Command):
     """Sample with more and more steps per level, then go on without springs; the same command resumes."""
 
-    run: ModelName
+    run: cli.ModelName
     steps: tuple[int, ...] = (1, 10, 100)
     """Steps per level, a run for each."""
     marginal_steps: int = 1000
@@ -85,55 +71,47 @@ class LongrunCommand:
     """Chains of each run."""
     seed: int = 0
     """Sample i depends on (seed, i) alone."""
-    batch: Number = None
+    batch: cli.Number = None
     """Chains that run side by side. Default: as many as fit in memory."""
-    fid: Flag = False
+    fid: cli.Flag = False
     """Measure FID and KID as well, of images."""
-    inception: File = None
+    inception: cli.File = None
     """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
-    out: Folder = None
+    out: cli.Folder = None
     """Where to. Default: longrun-KERNEL in the run directory, ./NAME-longrun-KERNEL for other models."""
     chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
-    common: Common = dataclasses.field(default_factory=Common)
 
 
-def _steps(command: DiagnoseCommand | LongrunCommand, free: bool, model: Model, out: Path, context: Context) -> Steps:
+def _steps(command: DiagnoseCommand | LongrunCommand, free: bool, model: Model, out: Path, context: cli.Context) -> Steps:
     from springwell.evaluation.steps import Method, Pilot, kept_steps
 
     chain = command.chain
-    for option, value, least, most in (
-        ("num-leapfrog", chain.num_leapfrog, 1, 1000),
-        ("pilot-chains", chain.pilot_chains, 1, 100_000),
-        ("pilot-steps", chain.pilot_steps, 2, 100_000),
-        ("pilot-levels", chain.pilot_levels, 1, 100_000),
-    ):
-        if not least <= value <= most:
-            raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
+    cli.in_range(("num-leapfrog", chain.num_leapfrog, 1, 1000), ("pilot-chains", chain.pilot_chains, 1, 100_000))
+    cli.in_range(("pilot-steps", chain.pilot_steps, 2, 100_000), ("pilot-levels", chain.pilot_levels, 1, 100_000))
     low, high = chain.band
     if not 0 < low < high < 1:
         raise UserError(f"--band {low:g} {high:g}: needs 0 < low < high < 1, for instance 0.6 0.9")
-    pilot = Pilot(
-        chain.pilot_chains, chain.pilot_steps, chain.band, chain.pilot_levels, command.seed, chain.dual_averaging, free
-    )
+    size = (chain.pilot_chains, chain.pilot_steps, chain.band, chain.pilot_levels)
+    pilot = Pilot(*size, command.seed, chain.dual_averaging, free)
     folder = Path(command.run) if command.out is None and Path(command.run).is_dir() else out
-    with write_errors(folder):
+    with cli.write_errors(folder):
         return kept_steps(model, Method(chain.kernel, chain.num_leapfrog), pilot, folder, context.reporter)
 
 
 def _place(command: DiagnoseCommand | LongrunCommand, what: str) -> Path:
-    out = place(command.run, command.out, what, inside=what)
-    writable(out)
+    out = cli.place(command.run, command.out, what, inside=what)
+    cli.writable(out)
     return out
 
 
-def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, Any]:
+def diagnose_command(command: DiagnoseCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app import plots
     from springwell.evaluation.chains import FREE, diagnose
     from springwell.schedule import spread_levels
     from springwell.store.files import write_json
 
-    at_least(("num", command.num, 2), ("steps", command.steps, 8), ("warmup", command.warmup, 0))
-    model = load_model(command.run, context)
+    cli.at_least(("num", command.num, 2), ("steps", command.steps, 8), ("warmup", command.warmup, 0))
+    model = cli.load_model(command.run, context)
     last = model.schedule.num_levels - 1
     if command.levels is not None and (not command.levels or min(command.levels) < 0):
         raise UserError(f"--levels {' '.join(map(str, command.levels))}: needs some of 0 ... {last}")
@@ -147,18 +125,15 @@ def diagnose_command(command: DiagnoseCommand, context: Context) -> dict[str, An
     found = diagnose(model, steps, levels, command.steps, command.num, command.warmup, command.seed, context.reporter)
     rows = [diagnosed.numbers for diagnosed in found]
     shown = [found[i] for i in spread_levels(len(found), 5)]
-    with write_errors(out):
+    with cli.write_errors(out):
         plots.diagnosis(out / "diagnosis.png", [(_name(d.numbers), d.log_p, d.energy) for d in shown])
         result = {"method": str(steps.method), "seed": command.seed, "levels": rows}
         write_json(out / "diagnosis.json", result)
-    if not command.common.json:
-        count = f"{command.num} chains of {command.steps} steps after {command.warmup}"
-        print(f"{steps.method}, {count}, worst coordinate of each level")
-        print(f"{'level':<12}{'step':>9}{'accepted':>10}{'R-hat':>8}{'ESS bulk':>10}{'tail':>7}{'per gradient':>14}", end="")
-        print(f"{'E-BFMI':>8}{'drift (z)':>16}{'divergent':>11}")
-        for row in rows:
-            print(_line(row))
-        print(f"written: {out / 'diagnosis.json'}, {out / 'diagnosis.png'}")
+    count = f"{command.num} chains of {command.steps} steps after {command.warmup}"
+    context.tell(f"{steps.method}, {count}, worst coordinate of each level")
+    start = f"{'level':<12}{'step':>9}{'accepted':>10}{'R-hat':>8}{'ESS bulk':>10}{'tail':>7}{'per gradient':>14}"
+    context.tell(f"{start}{'E-BFMI':>8}{'drift (z)':>16}{'divergent':>11}", *map(_line, rows))
+    context.tell(f"written: {out / 'diagnosis.json'}, {out / 'diagnosis.png'}")
     return {"run": command.run, "out": str(out), **result}
 
 
@@ -176,15 +151,15 @@ def _line(row: dict[str, Any]) -> str:
     return f"{start}{worth}{shown('ebfmi', '.2f'):>8}{drift:>16}{row['divergent']:>11}"
 
 
-def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]:
+def longrun_command(command: LongrunCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app import plots
     from springwell.app.build import config_of, open_model_data
     from springwell.evaluation.longrun import Judge, Plan, long_run, title
 
-    at_least(("num", command.num, 1), ("marginal-steps", command.marginal_steps, 0), ("batch", command.batch, 1))
+    cli.at_least(("num", command.num, 1), ("marginal-steps", command.marginal_steps, 0), ("batch", command.batch, 1))
     if not command.steps or min(command.steps) < 1:
         raise UserError(f"--steps {' '.join(map(str, command.steps))}: needs numbers of at least 1, for instance 1 10 100")
-    model = load_model(command.run, context)
+    model = cli.load_model(command.run, context)
     network = reference = None
     if command.fid and len(model.event_shape) != 3:
         raise UserError(f"--fid: is of images; {command.run} is a model of vectors {list(model.event_shape)}")
@@ -201,7 +176,7 @@ def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]
     judge = Judge(model, data, command.seed, context.reporter, network, reference)
     steps = _steps(command, command.marginal_steps > 0, model, out, context)
     plan = Plan(tuple(sorted(set(command.steps))), command.num, command.marginal_steps, command.seed, command.batch)
-    with write_errors(out):
+    with cli.write_errors(out):
         try:
             result, samples = long_run(model, plan, steps, judge, out, context.reporter)
         except KeyboardInterrupt:
@@ -209,37 +184,41 @@ def longrun_command(command: LongrunCommand, context: Context) -> dict[str, Any]
         plots.longrun(out / "longrun.png", result)
         named = {title(name): x for name, x in samples.items()}
         (plots.long_samples if len(model.event_shape) == 3 else plots.long_points)(out / "samples.png", named)
-    if not command.common.json:
-        print_longrun(result)
-        print(f"written: {out / 'longrun.json'}, {out / 'longrun.png'}, {out / 'samples.png'}")
+    written = f"written: {out / 'longrun.json'}, {out / 'longrun.png'}, {out / 'samples.png'}"
+    context.tell(*longrun_lines(result), written)
     return {"run": command.run, "out": str(out), **result}
 
 
-def print_longrun(result: dict[str, Any]) -> None:
+def longrun_lines(result: dict[str, Any]) -> list[str]:
     """A line per run and per mark of the chains without spring."""
-    images = "nearest" in result["held_out"]
     num, held_out = result["num_samples"], result["held_out"]["num"]
-    print(f"{result['method']}, {num} chains; f gap in nats: {held_out} held-out data less samples")
-    print(f"{'steps':<22}{'accepted':>13}{'f gap':>22}{'MMD^2 (null 95 %)':>24}" + (f"{'nearest image':>18}" if images else ""))
-    for row in result["runs"].values():
-        rates = row["acceptance"]
-        accepted = "-" if rates is None else f"{min(rates):.2f} ... {max(rates):.2f}"
-        print(_measures(f"{row['steps_per_level']} per level", accepted, row))
-    for row in result.get("marginal", []):
-        accepted = "-" if row["acceptance"] is None else f"{row['acceptance']:.2f}"
-        print(_measures(f"{row['steps']} without spring", accepted, row))
+    near = f"{'nearest image':>18}" if "nearest" in result["held_out"] else ""
+    lines = [
+        f"{result['method']}, {num} chains; f gap in nats: {held_out} held-out data less samples",
+        f"{'steps':<22}{'accepted':>13}{'f gap':>22}{'MMD^2 (null 95 %)':>24}{near}",
+    ]
+    rows = [(f"{row['steps_per_level']} per level", row) for row in result["runs"].values()]
+    rows += [(f"{row['steps']} without spring", row) for row in result.get("marginal", [])]
+    for name, row in rows:
+        accepted, gap, mmd, nearest = longrun_cells(row)
+        lines.append(f"{name:<22}{accepted:>13}{gap:>22}{mmd:>24}{nearest:>18}{_fid(row)}")
+    return lines
 
 
-def _measures(name: str, accepted: str, row: dict[str, Any]) -> str:
-    from springwell.evaluation.metrics import ENOUGH
-
-    error = row.get("f_gap_standard_error")
+def longrun_cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Acceptance, f gap, MMD^2 and distance to the nearest training image of a run, with their errors."""
+    rates, error = row["acceptance"], row.get("f_gap_standard_error")
+    accepted = f"{min(rates):.2f} ... {max(rates):.2f}" if isinstance(rates, list) else "-" if rates is None else f"{rates:.2f}"
     gap = f"{row['f_gap']:+.2f}" + ("" if error is None else f" +- {error:.2f}")
     mmd = f"{row['mmd2']:+.1e} ({row['mmd2_null_95']:.1e})" if "mmd2" in row else ""
     near = f"{row['nearest']:.3f} +- {row['nearest_standard_error']:.3f}" if "nearest" in row else ""
-    fid = ""
-    if "quality" in row:
-        q = row["quality"]
-        few = ", biased upward" if q["num_samples"] < ENOUGH else ""
-        fid = f"   FID {q['fid']:.2f} ({q['num_samples']:,} samples, {q['num_reference']:,} reference images{few})"
-    return f"{name:<22}{accepted:>13}{gap:>22}{mmd:>24}{near:>18}{fid}"
+    return accepted, gap, mmd, near
+
+
+def _fid(row: dict[str, Any]) -> str:
+    from springwell.evaluation.metrics import ENOUGH
+
+    if (q := row.get("quality")) is None:
+        return ""
+    few = ", biased upward" if q["num_samples"] < ENOUGH else ""
+    return f"   FID {q['fid']:.2f} ({q['num_samples']:,} samples, {q['num_reference']:,} reference images{few})"

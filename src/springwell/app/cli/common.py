@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -17,6 +18,8 @@ from springwell.progress import Reporter
 if TYPE_CHECKING:
     from springwell.model import Model
 
+# Numbers that fit in memory.
+_MOST_VALUES = 2**27
 _QUIET: Any = {"help_behavior_hint": ""}
 ModelName = Annotated[
     str,
@@ -51,6 +54,13 @@ class Common:
     """auto, cpu, cuda, xpu: where to compute. auto takes an accelerator that has float64, else the CPU."""
     threads: Number = None
     """CPU threads. Default: torch's own choice."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What every command has."""
+
+    common: Common = field(default_factory=Common, kw_only=True)
 
 
 class Processes(NamedTuple):
@@ -101,6 +111,11 @@ class Context:
             self.reporter = Silent()
         yield Processes(str(accelerator.device), accelerator.is_main_process, accelerator.main_process_first)
         accelerator.end_training()
+
+    def tell(self, *lines: str) -> None:
+        """Prints a result for people, unless --json asks for one for programs."""
+        if not self.common.json:
+            print("\n".join(lines), flush=True)
 
     def set_threads(self) -> None:
         threads = self.common.threads
@@ -167,6 +182,13 @@ def at_least(*options: tuple[str, int | None, int]) -> None:
             raise UserError(f"--{option} {value}: must be at least {least}")
 
 
+def in_range(*options: tuple[str, int | None, int, int]) -> None:
+    """Refuses numbers outside of their ranges: (option, value, least, most); None is not given."""
+    for option, value, least, most in options:
+        if value is not None and not least <= value <= most:
+            raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
+
+
 def check_new(out: Path | None, overwrite: bool) -> None:
     """Refuses a file that exists, unless it may be overwritten."""
     if out is not None and out.is_file() and not overwrite:
@@ -188,3 +210,50 @@ def write_errors(out: Path) -> Any:
         yield
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
+
+
+def told(command: Any, context: Context, out: Path, images: list[Any], num: int, what: str) -> dict[str, Any]:
+    failures = [image.problem for image in images if image.pixels is None]
+    done = len(images) - len(failures)
+    context.tell(f"{out}: {done} images, {num} samples each, of {command.run}, seed {command.seed}; {what}")
+    if failures:
+        context.tell(f"{len(failures)} of {len(images)} images failed:", *failures)
+    return {"run": command.run, "out": str(out), "images": done, "num": num, "seed": command.seed, "failures": failures}
+
+
+def check_sampling(command: Any) -> None:
+    """Refuses numbers of samples, sweeps, steps or images, or a seed, that cannot be."""
+    from springwell.applications.batches import check_seed
+
+    at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
+    check_seed(command.seed)
+
+
+def as_folder(out: Path) -> Path:
+    """``out``, unless it is called as a file is."""
+    from springwell.data.collect import SUFFIXES
+
+    if out.suffix.lower() in SUFFIXES | {".npy", ".npz"}:
+        raise UserError(f"--out {out}: a folder is written; give a name without '{out.suffix}'")
+    return out
+
+
+def check_size(num: int, samples: int, values: int) -> None:
+    """Refuses numbers of samples of ``values`` numbers each that do not fit in memory."""
+    if samples * values > _MOST_VALUES:
+        raise UserError(f"--num {num}: too many; at most {_MOST_VALUES // values} samples fit here; use a smaller --num")
+
+
+def check_row(num: int, shape: tuple[int, ...]) -> None:
+    """Refuses more samples of an image than a picture shows in a row, beside the image and three of its kind."""
+    from springwell.app.writing import MAX_GRID
+
+    if num + 4 > MAX_GRID:
+        most = f"a picture holds at most {MAX_GRID} images"
+        raise UserError(f"--num {num}: {most}, and a row has 4 beside the samples; use fewer")
+    check_size(num, num + 4, math.prod(shape))
+
+
+def beside(image: str, what: str) -> Path:
+    """The default folder of results: ./photo-what for photo.png, ./mnist-test-what for mnist@test."""
+    return Path(f"{Path(image).stem.replace('@', '-')}-{what}")

@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, DataRoot, Number, write_errors
-from springwell.errors import UserError
+from springwell.app.cli import common as cli
 
 
 @dataclass(frozen=True)
-class DataCommand:
+class DataCommand(cli.Command):
     """Decode a set of images once: springwell data prepare SPEC OUT. The same command resumes."""
 
     action: tyro.conf.Positional[Literal["prepare"]]
@@ -23,16 +22,15 @@ class DataCommand:
     """digits, mnist, fashion-mnist, cifar10, celeba, lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH or hf:NAME."""
     out: tyro.conf.Positional[Path]
     """A new folder; train with --data prepared:OUT."""
-    image_size: Number = None
+    image_size: cli.Number = None
     """Crop to a square and resize to this size. Default: what the data set is published with (64 for celeba and lsun)."""
-    data_root: DataRoot = None
-    workers: Number = None
+    data_root: cli.DataRoot = None
+    workers: cli.Number = None
     """Processes that decode. Default: one per available core."""
-    common: Common = dataclasses.field(default_factory=Common)
 
 
 @dataclass(frozen=True)
-class ConvertCommand:
+class ConvertCommand(cli.Command):
     """Make a model of the authors' released weights: springwell convert-official CKPT OUT."""
 
     checkpoint: tyro.conf.Positional[Path]
@@ -41,39 +39,31 @@ class ConvertCommand:
     """A new folder; sample it with springwell sample OUT."""
     preset: str | None = None
     """The preset that it was trained with. Default: cifar10-t6, celeba-t6 or lsun-church128-t6, by its number of levels."""
-    common: Common = dataclasses.field(default_factory=Common)
 
 
-def data_command(command: DataCommand, context: Context) -> dict[str, Any]:
+def data_command(command: DataCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.data import prepare_images
     from springwell.data.options import ImageOptions
 
-    for name, value, most in (("image-size", command.image_size, 4096), ("workers", command.workers, 1024)):
-        if value is not None and not 1 <= value <= most:
-            raise UserError(f"--{name} {value}: out of range; use 1 ... {most}")
+    cli.in_range(("image-size", command.image_size, 1, 4096), ("workers", command.workers, 1, 1024))
     images = ImageOptions(image_size=command.image_size, data_root=command.data_root)
     record = prepare_images(command.spec, command.out, images, command.workers, context.reporter)
-    if not command.common.json:
-        counts = f"{record['num_train']} training and {record['num_test']} test images, {record['num_unreadable']} unreadable"
-        print(f"{command.out}: {counts}, {' x '.join(map(str, record['shape']))} bytes each")
-        for name, reason in record["unreadable"][:10]:
-            print(f"  unreadable: {name}: {reason}")
-        print(f"train with --data prepared:{command.out}")
+    counts = f"{record['num_train']} training and {record['num_test']} test images, {record['num_unreadable']} unreadable"
+    context.tell(f"{command.out}: {counts}, {' x '.join(map(str, record['shape']))} bytes each")
+    unreadable = [f"  unreadable: {name}: {reason}" for name, reason in record["unreadable"][:10]]
+    context.tell(*unreadable, f"train with --data prepared:{command.out}")
     return {"out": str(command.out), **record}
 
 
-def convert_command(command: ConvertCommand, context: Context) -> dict[str, Any]:
+def convert_command(command: ConvertCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app.build import config_of
     from springwell.app.convert import convert
 
     context.set_threads()
-    with write_errors(command.out):
+    with cli.write_errors(command.out):
         model = convert(command.checkpoint, command.out, command.preset)
     network = config_of(model).network
-    if not command.common.json:
-        assert network.network == "resnet"
-        what = (
-            f"width {network.width}, multipliers {network.multipliers}, N = {network.num_blocks}, iteration {model.iteration}"
-        )
-        print(f"{command.out}: {what}; sample it with springwell sample {command.out}")
+    assert network.network == "resnet"
+    what = f"width {network.width}, multipliers {network.multipliers}, N = {network.num_blocks}"
+    context.tell(f"{command.out}: {what}, iteration {model.iteration}; sample it with springwell sample {command.out}")
     return {"out": str(command.out), "iteration": model.iteration, "network": dataclasses.asdict(network)}

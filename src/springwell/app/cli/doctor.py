@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from springwell.app.cli.common import Common, Context, DataRoot
+from springwell.app.cli import common as cli
 
 
 @dataclass(frozen=True)
-class DoctorCommand:
+class DoctorCommand(cli.Command):
     """Look whether everything is in place, and run a self-test with known answers."""
 
-    data_root: DataRoot = None
-    common: Common = dataclasses.field(default_factory=Common)
+    data_root: cli.DataRoot = None
 
 
-def doctor_command(command: DoctorCommand, context: Context) -> dict[str, Any]:
+def doctor_command(command: DoctorCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app.doctor import examine
 
     checks = []
     for check in examine(context.device(), command.data_root):
         checks.append(check._asdict())
-        if not command.common.json:
-            print(f"{check.verdict:<8}{check.name:<18}{check.found}", flush=True)
+        context.tell(f"{check.verdict:<8}{check.name:<18}{check.found}")
     failed = [check["name"] for check in checks if check["verdict"] == "failed"]
-    if not command.common.json:
-        print(f"\nfailed: {', '.join(failed)}" if failed else "\nall is well")
+    context.tell(f"\nfailed: {', '.join(failed)}" if failed else "\nall is well")
     return {"checks": checks, "failed": failed, "status": "failed" if failed else "ok"}

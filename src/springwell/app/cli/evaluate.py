@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from dataclasses import dataclass
@@ -11,21 +10,7 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import (
-    Common,
-    Context,
-    DataRoot,
-    DataSpec,
-    File,
-    Folder,
-    ModelName,
-    Number,
-    Processes,
-    load_model,
-    place,
-    writable,
-    write_errors,
-)
+from springwell.app.cli import common as cli
 from springwell.app.cli.tables import evaluate_table
 from springwell.errors import UserError
 
@@ -36,64 +21,61 @@ PARTS = ".quality"
 
 
 @dataclass(frozen=True)
-class EvaluateCommand:
+class EvaluateCommand(cli.Command):
     """Measure a trained model and draw it."""
 
-    run: ModelName
-    data: DataSpec = None
-    num: Number = None
+    run: cli.ModelName
+    data: cli.DataSpec = None
+    num: cli.Number = None
     """Samples. Default: 2000 vectors, or 50000 images for FID, KID, Inception score, precision and recall."""
     seed: int = 0
     """Of the samples."""
-    out: Folder = None
+    out: cli.Folder = None
     """Where to write evaluation.json and the pictures. Default: the run directory; ./NAME-evaluation with --data and
     for other models."""
     fid: bool = True
     """Measure FID and its kin, of images; the other measures of images take 256 samples and a minute."""
     reference: Literal["train", "test"] = "train"
     """Images that samples are compared with. FIDs are published against the training images."""
-    inception: File = None
+    inception: cli.File = None
     """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
-    common: Common = dataclasses.field(default_factory=Common)
 
 
 @dataclass(frozen=True)
-class FidCommand:
+class FidCommand(cli.Command):
     """Measure how far samples are from images by FID, KID, precision and recall: springwell fid A B."""
 
     a: tyro.conf.Positional[str]
     """The samples: a folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test."""
     b: tyro.conf.Positional[str]
     """The reference images, likewise. Their features are kept in the user cache."""
-    num: Number = None
+    num: cli.Number = None
     """Compare the first so many of each. Default: all, but 50000 at most."""
-    inception: File = None
+    inception: cli.File = None
     """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
     preprocessing: Literal["tf1", "pytorch"] = "tf1"
     """tf1: as in published FIDs; pytorch: as pytorch-fid resizes and scales."""
-    image_size: Number = None
+    image_size: cli.Number = None
     """Crop images to a square and resize them to this size first. Default: as they are."""
-    data_root: DataRoot = None
-    batch: Number = None
+    data_root: cli.DataRoot = None
+    batch: cli.Number = None
     """Images that are computed side by side. Default: 32 on a CPU, 256 elsewhere."""
-    common: Common = dataclasses.field(default_factory=Common)
 
 
-def evaluate_command(command: EvaluateCommand, context: Context) -> dict[str, Any]:
+def evaluate_command(command: EvaluateCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app.tables import is_table_run
 
     if is_table_run(command.run):
         return evaluate_table(command, context)
-    out = place(command.run, command.out, "evaluation", data=command.data)
+    out = cli.place(command.run, command.out, "evaluation", data=command.data)
     with context.processes() as processes:
         result = measure_model(command, out, context, processes)
-    if not command.common.json and result:
-        print("\n".join(evaluation_lines(result)))
-        print(f"written: {out / 'evaluation.json'}, {out / 'report.png'}")
+    if result:
+        context.tell(*evaluation_lines(result), f"written: {out / 'evaluation.json'}, {out / 'report.png'}")
     return {"run": command.run, "out": str(out), "evaluation": result}
 
 
-def measure_model(command: EvaluateCommand, out: Path, context: Context, processes: Processes) -> dict[str, Any]:
+def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, processes: cli.Processes) -> dict[str, Any]:
     """Measures a model, writes evaluation.json and the pictures; of many processes, the first one does."""
     from springwell.app import plots
     from springwell.app.api import find
@@ -107,7 +89,7 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
 
     num, seed = command.num, command.seed
     with processes.first():
-        model = load_model(command.run, context, processes.device, command.data)
+        model = cli.load_model(command.run, context, processes.device, command.data)
     folder = find(command.run)
     images = len(model.event_shape) == 3
     limit = 1_000_000 if images else 10_000
@@ -116,7 +98,7 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
         raise UserError(f"--num {num}: out of range; use 100 ... {limit}{why}")
     # Data that cannot be opened are said before a folder is made.
     data = open_model_data(model, reporter=context.reporter) if processes.main else None
-    writable(out)
+    cli.writable(out)
     network = _inception(command, model, context, processes) if images and command.fid else None
     result: dict[str, Any] = {}
     if data is not None and images:
@@ -141,7 +123,7 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
         context.reporter.warn(f"{path}: had an FID of more samples, which is replaced; {quality_lines(before)[0]}")
     if found is not None:
         result["quality"] = found
-    with write_errors(out):
+    with cli.write_errors(out):
         # What took long first: a picture that cannot be drawn must not cost it.
         write_json(path, result)
         shutil.rmtree(out / PARTS, ignore_errors=True)
@@ -157,7 +139,7 @@ def measure_model(command: EvaluateCommand, out: Path, context: Context, process
     return result
 
 
-def _inception(command: EvaluateCommand, model: Any, context: Context, processes: Processes) -> Any:
+def _inception(command: EvaluateCommand, model: Any, context: cli.Context, processes: cli.Processes) -> Any:
     """What measures images; None, with a word about it, where its weights or torchmetrics are missing and none were named."""
     from springwell.app.build import config_of
     from springwell.evaluation.metrics import torchmetrics
@@ -194,20 +176,15 @@ def evaluation_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"outside   {share}, are outside [-{result['outside']}, {result['outside']}]")
         if "neighbour_samples" in result:
             near, held_out = result["neighbour_samples"], result["neighbour_held_out"]
-            share = (
-                f"{100 * result['nearer_than_99_percent']:.1f} % of {n} samples are nearer to one of {result['num_train']:,}"
-            )
-            lines.append(
-                f"copies    {share} training images than 99 % of {n} held-out images are; median {near:.3f}, {held_out:.3f}"
-            )
+            share = f"{100 * result['nearer_than_99_percent']:.1f} % of {n} samples"
+            than = f"training images than 99 % of {n} held-out images are; median {near:.3f}, {held_out:.3f}"
+            lines.append(f"copies    {share} are nearer to one of {result['num_train']:,} {than}")
         accepted = result["acceptance"]
         lines.append(f"accepted  {min(accepted):.2f} ... {max(accepted):.2f} over {len(accepted)} levels, {n} chains")
         return lines + calibration_lines(result)
     if "kl" in result:
-        error = result["log_z_error"]
-        lines.append(
-            f"kl        {result['kl']:.4f} nats   KL(data at level 0 || model), quadrature, error of log Z about {error:.1e}"
-        )
+        how = f"quadrature, error of log Z about {result['log_z_error']:.1e}"
+        lines.append(f"kl        {result['kl']:.4f} nats   KL(data at level 0 || model), {how}")
         lines.append(f"nll       {result['nll']:.4f} nats   entropy of the data {result['entropy']:.4f} nats")
         lines.append(f"tv        {result['tv']:.4f}        total variation distance")
     elif "nll" in result:
@@ -255,20 +232,14 @@ def known_evaluation(path: Path) -> dict[str, Any]:
     return dict(known)
 
 
-def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
+def fid_command(command: FidCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.data.options import ImageOptions
     from springwell.evaluation.metrics import image_metrics, metric_lines, reference_features, torchmetrics
     from springwell.evaluation.sources import FEWEST, GREY, MOST, open_source
     from springwell.evaluation.weights import load_inception
 
-    limits = (
-        ("num", command.num, FEWEST, 10**7),
-        ("image-size", command.image_size, 1, 4096),
-        ("batch", command.batch, 1, MOST),
-    )
-    for option, value, least, most in limits:
-        if value is not None and not least <= value <= most:
-            raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
+    cli.in_range(("num", command.num, FEWEST, 10**7), ("image-size", command.image_size, 1, 4096))
+    cli.in_range(("batch", command.batch, 1, MOST))
     torchmetrics()
     images = ImageOptions(image_size=command.image_size, data_root=command.data_root)
     with context.processes() as processes:
@@ -288,8 +259,7 @@ def fid_command(command: FidCommand, context: Context) -> dict[str, Any]:
     if not processes.main:
         return {}
     result = image_metrics(samples, reference, network.fc, reporter)
-    if not command.common.json:
-        print("\n".join([f"{a.name} against {b.name}, preprocessing {command.preprocessing}", *metric_lines(result)]))
+    context.tell(f"{a.name} against {b.name}, preprocessing {command.preprocessing}", *metric_lines(result))
     unreadable = {"unreadable_a": a.num_unreadable, "unreadable_b": b.num_unreadable}
     how = {"preprocessing": command.preprocessing, "inception_sha256": network.digest}
     return {"a": a.name, "b": b.name, **how, **unreadable, **result}

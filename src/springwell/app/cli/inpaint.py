@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,33 +9,18 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import (
-    Common,
-    Context,
-    File,
-    Flag,
-    ModelName,
-    Number,
-    Overwrite,
-    at_least,
-    check_new,
-    load_model,
-    run_name,
-    writable,
-    write_errors,
-)
-from springwell.app.cli.outputs import as_folder, beside, check_row, check_size, told
+from springwell.app.cli import common as cli
 from springwell.errors import UserError
 
 
 @dataclass(frozen=True)
-class InpaintCommand:
+class InpaintCommand(cli.Command):
     """Fill in what is hidden of images, or of vectors with --given."""
 
-    run: ModelName
+    run: cli.ModelName
     image: tyro.conf.Positional[str | None] = None
     """An image, a folder of images, or a data set with its split, such as mnist@test."""
-    mask: File = None
+    mask: cli.File = None
     """An image of the same size: white is hidden."""
     box: str | None = None
     """x,y,w,h: a box of hidden pixels, from the upper left corner."""
@@ -45,50 +29,47 @@ class InpaintCommand:
     given: str | None = None
     """For vectors: the coordinates that are known, such as 0=0.5, instead of an image. Of data whose density is known the
     samples are compared with the exact conditional."""
-    num: Number = None
+    num: cli.Number = None
     """Samples for each image. Default: 4; 1000 vectors."""
     seed: int = 0
     """Sample j of an image depends on the seed, on the image's number in its folder, and on j."""
-    sweeps: Number = None
+    sweeps: cli.Number = None
     """Gibbs sweeps of every level. 0 is the paper's procedure, which is biased; more approach the model's conditional. Default:
     4; 25 for vectors."""
-    limit: Number = None
+    limit: cli.Number = None
     """Only so many of the first images. Default: all of a folder, 20 of a data set."""
-    resize: Flag = False
+    resize: cli.Flag = False
     """Crop and resize images to the model's size, and convert them to its channels."""
-    out: File = None
+    out: cli.File = None
     """The folder to write: NAME.png, the image without what is hidden and the samples, and NAME-0.png ... each by itself. For
     vectors a .png, .npy or .npz. Default: IMAGE-inpainted, or RUN-inpainted.png."""
-    overwrite: Overwrite = False
-    steps: Number = None
+    overwrite: cli.Overwrite = False
+    steps: cli.Number = None
     """MCMC steps per level. Default: the run's own; 5 for vectors."""
-    common: Common = dataclasses.field(default_factory=Common)
 
 
-def inpaint_command(command: InpaintCommand, context: Context) -> dict[str, Any]:
-    from springwell.applications.batches import check_seed
-
-    at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
-    check_seed(command.seed)
+def inpaint_command(command: InpaintCommand, context: cli.Context) -> dict[str, Any]:
+    cli.check_sampling(command)
     if (command.image is None) == (command.given is None):
         raise UserError("inpaint: give an image, or --given for vectors")
     if command.given is not None and (command.mask, command.box, command.half) != (None, None, None):
         raise UserError(f"--given {command.given}: says what is hidden by itself; leave out --mask, --box and --half")
-    model = load_model(command.run, context)
+    model = cli.load_model(command.run, context)
     if (len(model.event_shape) == 3) != (command.given is None):
         kind = "images: give one" if command.given is not None else "vectors: use --given, such as --given 0=0.5"
         raise UserError(f"inpaint: {command.run} is a model of {kind}")
     return _inpaint_vectors(command, model, context) if command.given is not None else _inpaint_images(command, model, context)
 
 
-def _inpaint_images(command: InpaintCommand, model: Any, context: Context) -> dict[str, Any]:
+def _inpaint_images(command: InpaintCommand, model: Any, context: cli.Context) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from springwell.app.files import Folder, Image, box_mask, half_mask, read_images, read_mask, sha256
+    from springwell.app.files import Image, box_mask, fill_folder, half_mask, read_images, read_mask, sha256
     from springwell.applications.inpaint import check_hidden, inpaint
     from springwell.data import pictures
     from springwell.data.images import scaled
+    from springwell.store.parts import Results
 
     given = [option for option in (command.mask, command.box, command.half) if option is not None]
     if len(given) != 1:
@@ -96,37 +77,25 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: Context) -> di
     shape = model.event_shape
     if command.mask is not None:
         hidden = read_mask(command.mask, shape)
-    elif command.box is not None:
-        hidden = box_mask(_numbers("box", command.box, 4), shape)
     else:
-        assert command.half is not None
-        hidden = half_mask(command.half, shape)
+        hidden = half_mask(command.half, shape) if command.half is not None else box_mask(_box(str(command.box)), shape)
     check_hidden(hidden, shape)
     num, sweeps = command.num or 4, 4 if command.sweeps is None else command.sweeps
-    check_row(num, shape)
+    cli.check_row(num, shape)
     assert command.image is not None
-    out = as_folder(command.out or beside(command.image, "inpainted"))
+    out = cli.as_folder(command.out or cli.beside(command.image, "inpainted"))
     images = read_images(command.image, shape, command.resize, command.limit, context.reporter, out)
-    writable(out.parent)
-    record = {
-        "run": command.run,
-        "iteration": model.iteration,
-        "image": command.image,
-        "mask": str(given[0]),
-        "mask_sha256": sha256(hidden.numpy().tobytes()),
-        "num": num,
-        "seed": command.seed,
-        "sweeps": sweeps,
-        "steps": command.steps,
-    }
+    cli.writable(out.parent)
+    settings = {name: getattr(command, name) for name in ("run", "image", "seed", "steps")}
+    mask = {"mask": str(given[0]), "mask_sha256": sha256(hidden.numpy().tobytes())}
+    record = {**settings, **mask, "iteration": model.iteration, "num": num, "sweeps": sweeps}
     seen = hidden.permute(1, 2, 0).logical_not().numpy()
 
     def work(part: list[Image], watch: Callable[[int], None]) -> None:
         pixels = torch.stack([image.pixels for image in part if image.pixels is not None])
         numbers = [image.number for image in part]
-        drawn = inpaint(
-            model, scaled(pixels), hidden, num, command.seed, sweeps, command.steps, numbers=numbers, watch=watch
-        ).cpu()
+        how = (num, command.seed, sweeps, command.steps)
+        drawn = inpaint(model, scaled(pixels), hidden, *how, numbers=numbers, watch=watch).cpu()
         for image, original, samples in zip(part, pixels.permute(0, 2, 3, 1).numpy(), drawn, strict=True):
             filled = np.where(seen, original, pictures.to_bytes(samples))
             for j, sample in enumerate(filled):
@@ -134,12 +103,14 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: Context) -> di
             shown = np.concatenate([np.where(seen, original, 128)[None].astype(np.uint8), filled])
             pictures.save_png(pictures.grid(shown, len(shown)), out / f"{image.name}.png")
 
-    with write_errors(out):
-        Folder(out, "inpaint", record).fill(images, model, num, work, context.reporter)
-    return told(command, out, images, num, f"{int(hidden.sum())} of {hidden.numel()} values hidden, {sweeps} sweeps")
+    with cli.write_errors(out):
+        fill_folder(Results(out, "inpaint", record), images, model, num, work, context.reporter)
+    return cli.told(
+        command, context, out, images, num, f"{int(hidden.sum())} of {hidden.numel()} values hidden, {sweeps} sweeps"
+    )
 
 
-def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> dict[str, Any]:
+def _inpaint_vectors(command: InpaintCommand, model: Any, context: cli.Context) -> dict[str, Any]:
 
     from springwell.app.plots import conditional_figure, save_figure
     from springwell.app.writing import save_samples
@@ -148,17 +119,17 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
     from springwell.evaluation.conditionals import NUM_CELLS, against_exact
 
     assert command.given is not None
-    out = command.out or Path(f"{run_name(command.run)}-inpainted.png")
+    out = command.out or Path(f"{cli.run_name(command.run)}-inpainted.png")
     if out.suffix not in (".png", ".npy", ".npz"):
         raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .png, .npy or .npz for vectors")
-    check_new(command.out, command.overwrite)
+    cli.check_new(command.out, command.overwrite)
     size = model.event_shape[0]
     hidden, x = _given(command.given, size)
     check_hidden(hidden, model.event_shape)
     num, sweeps = command.num or 1000, 25 if command.sweeps is None else command.sweeps
     # The exact conditional is a table, a row for each sample.
-    check_size(num, num, max(size, NUM_CELLS))
-    writable(out.parent)
+    cli.check_size(num, num, max(size, NUM_CELLS))
+    cli.writable(out.parent)
     steps = 5 if command.steps is None else command.steps
     with context.reporter.bar("sampling (levels x samples)", num * (model.schedule.num_levels + 1)) as bar:
         drawn = inpaint_noisy(model, x[None], hidden, num, command.seed, sweeps, steps, watch=bar.advance)
@@ -171,13 +142,12 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: Context) -> d
         for name in ("data", "model"):
             what = f"quadrature; null level (95 %) {found['ks_null_95']:.4f}, {num} samples"
             lines.append(f"ks {name:<7}{found[f'ks_{name}']:.4f}   Kolmogorov distance from the {name}'s conditional, {what}")
-    with write_errors(out):
+    with cli.write_errors(out):
         if out.suffix == ".png":
             save_figure(conditional_figure(samples, hidden, exact, f"{command.run}, {command.given}"), out)
         else:
             save_samples(samples.numpy(), out)
-    if not command.common.json:
-        print("\n".join([f"{out}: {num} samples of {command.run} given {command.given}, {sweeps} sweeps", *lines]))
+    context.tell(f"{out}: {num} samples of {command.run} given {command.given}, {sweeps} sweeps", *lines)
     return result
 
 
@@ -198,11 +168,9 @@ def _given(text: str, size: int) -> tuple[Any, Any]:
     return hidden, x
 
 
-def _numbers(option: str, text: str, count: int) -> list[int]:
+def _box(text: str) -> list[int]:
     try:
-        values = [int(part) for part in text.split(",")]
+        x, y, width, height = map(int, text.split(","))
     except ValueError:
-        values = []
-    if len(values) != count:
-        raise UserError(f"--{option} {text}: cannot be read; write {count} whole numbers with commas between them")
-    return values
+        raise UserError(f"--box {text}: cannot be read; write 4 whole numbers with commas between them") from None
+    return [x, y, width, height]

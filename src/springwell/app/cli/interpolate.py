@@ -2,58 +2,41 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from springwell.app.cli.common import (
-    Common,
-    Context,
-    File,
-    Flag,
-    ModelName,
-    Number,
-    Overwrite,
-    at_least,
-    check_new,
-    load_model,
-    run_name,
-    writable,
-    write_errors,
-)
-from springwell.app.cli.outputs import check_size
+from springwell.app.cli import common as cli
 from springwell.errors import UserError
 
 
 @dataclass(frozen=True)
-class InterpolateCommand:
+class InterpolateCommand(cli.Command):
     """Draw samples between samples."""
 
-    run: ModelName
+    run: cli.ModelName
     seeds: tuple[int, ...] = (0, 1)
     """The ends of a path: sample 0 of each seed. More seeds make more paths, two by two; with --manifold, the four corners of a
     surface."""
     num: int = 8
     """Samples along a path, or a side of a surface, with its ends."""
-    manifold: Flag = False
+    manifold: cli.Flag = False
     """A surface between four seeds."""
     tests: Literal["blended", "own"] = "blended"
     """Who decides the Metropolis tests. blended: the ends, so that paths are continuous; own: every sample, so that each is a
     sample of the model and paths break in places."""
-    out: File = None
+    out: cli.File = None
     """Where to: .png (a row per path), .gif (images only; a surface is walked around its border), .npy or .npz. Default:
     NAME-interpolation.png, and of images .gif too."""
-    overwrite: Overwrite = False
-    batch: Number = None
+    overwrite: cli.Overwrite = False
+    batch: cli.Number = None
     """Chains that run side by side. Default: as many as fit in memory."""
-    steps: Number = None
+    steps: cli.Number = None
     """MCMC steps per level. Default: the run's own."""
-    common: Common = dataclasses.field(default_factory=Common)
 
 
-def interpolate_command(command: InterpolateCommand, context: Context) -> dict[str, Any]:
+def interpolate_command(command: InterpolateCommand, context: cli.Context) -> dict[str, Any]:
     import torch
 
     from springwell.app.plots import paths_figure, save_figure
@@ -70,62 +53,48 @@ def interpolate_command(command: InterpolateCommand, context: Context) -> dict[s
     groups = [list(seeds)] if command.manifold else [list(seeds[i : i + 2]) for i in range(0, len(seeds), 2)]
     for group in groups:
         check_seeds(group)
-    at_least(("num", num, 2), ("batch", command.batch, 1), ("steps", command.steps, 0))
+    cli.at_least(("num", num, 2), ("batch", command.batch, 1), ("steps", command.steps, 0))
     if command.out is not None and command.out.suffix not in (".png", ".gif", ".npy", ".npz"):
         raise UserError(f"--out {command.out}: unknown kind '{command.out.suffix}'; use .png, .gif, .npy or .npz")
-    model = load_model(command.run, context)
+    model = cli.load_model(command.run, context)
     images = len(model.event_shape) == 3
     if not images and command.out is not None and command.out.suffix == ".gif":
         raise UserError(f"--out {command.out}: an animation shows images, and this model draws vectors; use .png or .npy")
-    stem, kinds = f"{run_name(command.run)}-interpolation", (".png", ".gif") if images else (".png",)
+    stem, kinds = f"{cli.run_name(command.run)}-interpolation", (".png", ".gif") if images else (".png",)
     outs = [command.out] if command.out else [Path(f"{stem}{kind}") for kind in kinds]
     if outs[0].suffix == ".png" and num * (num if command.manifold else len(seeds) // 2) > MAX_GRID:
         raise UserError(f"--num {num}: a picture holds at most {MAX_GRID} samples; use fewer, or --out with .npy or .npz")
     samples = sum(num ** (len(group) // 2) for group in groups)
-    check_size(num, samples, math.prod(model.event_shape))
-    check_new(command.out, command.overwrite)
-    writable(outs[0].parent)
+    cli.check_size(num, samples, math.prod(model.event_shape))
+    cli.check_new(command.out, command.overwrite)
+    cli.writable(outs[0].parent)
     with context.reporter.bar("sampling (levels x samples)", samples * (model.schedule.num_levels + 1)) as bar:
         paths = [interpolate(model, g, num, command.tests, command.steps, command.batch, bar.advance).cpu() for g in groups]
     # A row per path, or the rows of the surface.
     rows = paths[0] if command.manifold else torch.stack(paths)
-    shape = rows.shape[3:] + rows.shape[2:3]
+    shown = pictures.to_bytes(rows.flatten(0, 1)) if images else rows.flatten(0, 1).numpy()
     step = (rows[:, 1:] - rows[:, :-1]).flatten(2).norm(dim=2)
     for out in outs:
-        with write_errors(out):
+        with cli.write_errors(out):
             if out.suffix in (".npy", ".npz"):
-                save_samples(
-                    pictures.to_bytes(rows.flatten(0, 1)).reshape(*rows.shape[:2], *shape) if images else rows.numpy(), out
-                )
+                save_samples(shown.reshape(*rows.shape[:2], *shown.shape[1:]), out)
             elif not images:
                 save_figure(paths_figure(rows, f"{len(rows)} paths of {num} samples"), out)
             elif out.suffix == ".png":
-                pictures.save_png(pictures.grid(pictures.to_bytes(rows.flatten(0, 1)), num), out)
+                pictures.save_png(pictures.grid(shown, num), out)
             else:
                 frames = _border(rows) if command.manifold else rows.transpose(0, 1)
                 pictures.save_gif([pictures.grid(pictures.to_bytes(frame)) for frame in frames], out)
-    if not command.common.json:
-        what = f"largest distance of neighbours {float(step.max()):.3f}, mean {float(step.mean()):.3f}, {step.numel()} pairs"
-        print(f"{', '.join(map(str, outs))}: {len(rows)} x {num} samples of {command.run}; {what}")
-    return {
-        "run": command.run,
-        "out": [str(out) for out in outs],
-        "seeds": list(seeds),
-        "shape": list(rows.shape),
-        "tests": command.tests,
-        "distance_largest": float(step.max()),
-        "distance_mean": float(step.mean()),
-        "distance_pairs": step.numel(),
-    }
+    largest, mean, pairs = float(step.max()), float(step.mean()), step.numel()
+    what = f"largest distance of neighbours {largest:.3f}, mean {mean:.3f}, {pairs} pairs"
+    context.tell(f"{', '.join(map(str, outs))}: {len(rows)} x {num} samples of {command.run}; {what}")
+    drawn = {"out": [str(out) for out in outs], "seeds": list(seeds), "shape": list(rows.shape), "tests": command.tests}
+    return {"run": command.run, **drawn, "distance_largest": largest, "distance_mean": mean, "distance_pairs": pairs}
 
 
 def _border(rows: Any) -> list[Any]:
     """Around the border of a surface, from corner A by B, D and C back to A; one image a frame."""
     n = len(rows) - 1
-    walk = [
-        *((0, i) for i in range(n)),
-        *((i, n) for i in range(n)),
-        *((n, n - i) for i in range(n)),
-        *((n - i, 0) for i in range(n)),
-    ]
+    sides = [[(0, i), (i, n), (n, n - i), (n - i, 0)] for i in range(n)]
+    walk = [place for side in zip(*sides, strict=True) for place in side]
     return [rows[i, j][None] for i, j in [*walk, (0, 0)]]

@@ -9,19 +9,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from springwell.app.config import KIND_FIELDS, SECTIONS, Config, did_you_mean, with_fields
-from springwell.errors import UserError
+from springwell.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from springwell.app.config import Config
 
 _MARKERS = (
     tyro.conf.OmitArgPrefixes,
     tyro.conf.OmitSubcommandPrefixes,
     tyro.conf.AvoidSubcommands,
     tyro.conf.PositionalMetavarFromFieldName,
+    tyro.conf.HelptextFromCommentsOff,
 )
 
 
@@ -35,15 +38,16 @@ class _BadValueError(Exception):
 
 def with_kinds(config: Config, words: Sequence[str]) -> Config:
     """``config`` with the kinds of schedule, network and chains that ``words`` ask for, so that their options are known."""
+    from springwell.app.config import KIND_FIELDS, with_fields
+
     for name in KIND_FIELDS.values():
         for word, value in zip(words, [*words[1:], ""], strict=True):
             option, equals, joined = word.partition("=")
             kind = joined if equals else value
-            if option == f"--{name}" and kind == "own":
-                raise UserError(
-                    "--network own: only Python can give one; choose mlp, resnet, unet, residual-mlp, residual-unet"
-                )
             if option == f"--{name}":
+                if kind == "own":
+                    known = "mlp, resnet, unet, residual-mlp, residual-unet"
+                    raise UserError(f"--network own: only Python can give one; choose {known}")
                 config = with_fields(config, **{name: kind})
     return config
 
@@ -52,11 +56,9 @@ def subcommands(commands: dict[str, tuple[Any, str]]) -> Any:
     """A type for tyro of named subcommands: {name: (a dataclass or a default instance of one, description)}."""
     types = []
     for name, (what, description) in commands.items():
-        if dataclasses.is_dataclass(what) and not isinstance(what, type):
-            marker, cls = tyro.conf.subcommand(name, default=what, description=description), type(what)
-        else:
-            marker, cls = tyro.conf.subcommand(name, description=description), what
-        types.append(Annotated[cls, marker])
+        given = dataclasses.is_dataclass(what) and not isinstance(what, type)
+        marker = tyro.conf.subcommand(name, description=description, **({"default": what} if given else {}))
+        types.append(Annotated[type(what) if given else what, marker])
     return Union[tuple(types)]  # noqa: UP007
 
 
@@ -65,10 +67,9 @@ def parse_words(commands: Any, words: Sequence[str], description: str = "") -> A
     asked = not words or "-h" in words or "--help" in words
     name = " ".join(words[: 2 if words[:1] == ["train"] else 1])
     options: dict[str, Any] = {"prog": "springwell", "config": _MARKERS, "registry": _REGISTRY, "description": description}
+    options |= {"args": list(words) or ["--help"], "console_outputs": asked}
     try:
-        command, unknown = tyro.cli(
-            commands, args=list(words) or ["--help"], console_outputs=asked, return_unknown_args=True, **options
-        )
+        command, unknown = tyro.cli(commands, return_unknown_args=True, **options)
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -97,16 +98,17 @@ def _named(word: str, words: Sequence[str]) -> str:
 
 
 def _unknown(word: str, command: Any) -> str:
+    from springwell.app.config import KIND_FIELDS, SECTIONS, Config
+
     option, _, _ = word.partition("=")
     if not option.startswith("--"):
         return f"'{word}': one argument too many"
     name = option.removeprefix("--").removeprefix("no-").replace("-", "_")
-    for section, kinds in SECTIONS.items():
+    for section, kinds in SECTIONS.items() if isinstance(command, Config) else ():
         owners = [kind for kind, cls in kinds.items() if name in {f.name for f in dataclasses.fields(cls)}]
-        if owners and isinstance(command, Config):
-            kinds_of = KIND_FIELDS.get(section, "network")
-            named = owners if section in KIND_FIELDS else ["resnet", "unet"]
-            return f"{option}: belongs to {' or '.join(f'--{kinds_of} {kind}' for kind in named)}"
+        if owners:
+            kind_field, named = (KIND_FIELDS[section], owners) if section in KIND_FIELDS else ("network", ["resnet", "unet"])
+            return f"{option}: belongs to {' or '.join(f'--{kind_field} {kind}' for kind in named)}"
     return f"{option}: unknown option{did_you_mean(option.removeprefix('--'), _options(command), '--')}"
 
 
@@ -130,56 +132,51 @@ def _integer(word: str) -> int:
     return int(value)
 
 
-def _rule(convert: Callable[[str], Any], cls: type, wanted: str) -> PrimitiveConstructorSpec[Any]:
+def _rule(convert: Callable[[str], Any], accepts: Callable[[Any], bool], metavar: str) -> PrimitiveConstructorSpec[Any]:
+    """One word, which ``convert`` makes a value of or refuses."""
+
     def from_words(words: list[str]) -> Any:
         if words == ["None"]:
             # tyro then tries the other half of `int | None`.
             raise ValueError("None")
-        try:
-            return convert(words[0])
-        except (ValueError, OverflowError):
-            raise _BadValueError(words[0], wanted) from None
+        return convert(words[0])
 
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar=cls.__name__.upper(),
+        metavar=metavar,
         instance_from_str=from_words,
-        is_instance=lambda value: isinstance(value, (int, cls)) and not isinstance(value, bool),
+        is_instance=accepts,
         str_from_instance=lambda value: [str(value)],
     )
 
 
-def _number_or(choices: tuple[str, ...]) -> PrimitiveConstructorSpec[Any]:
+def _number(kind: type[int] | type[float], words: tuple[str, ...] = ()) -> PrimitiveConstructorSpec[Any]:
     """A number, or one of a few words."""
 
     def convert(word: str) -> Any:
-        return word if word in choices else float(word)
+        if word in words:
+            return word
+        try:
+            return _integer(word) if kind is int else float(word)
+        except (ValueError, OverflowError):
+            wanted = f"neither a number nor {' or '.join(words)}" if words else f"not a {'whole ' * (kind is int)}number"
+            raise _BadValueError(word, wanted) from None
 
-    spec = _rule(convert, float, f"neither a number nor {' or '.join(choices)}")
-    return dataclasses.replace(
-        spec,
-        metavar=f"FLOAT|{'|'.join(choices)}",
-        is_instance=lambda value: value in choices or spec.is_instance(value),
-    )
+    def accepts(value: Any) -> bool:
+        return value in words or (isinstance(value, (int, kind)) and not isinstance(value, bool))
+
+    return _rule(convert, accepts, "|".join([kind.__name__.upper(), *words]))
 
 
 def _literal(choices: tuple[str, ...]) -> PrimitiveConstructorSpec[Any]:
-    def from_words(words: list[str]) -> Any:
-        if words[0] not in choices:
-            if words == ["None"]:
-                raise ValueError("None")
-            near = did_you_mean(words[0], choices)
-            raise _BadValueError(words[0], f"unknown{near}" if near else f"unknown; choose {', '.join(choices)}")
-        return words[0]
+    def convert(word: str) -> str:
+        if word not in choices:
+            raise _BadValueError(word, f"unknown{did_you_mean(word, choices) or '; choose ' + ', '.join(choices)}")
+        return word
 
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        # A kind is chosen before tyro parses, so its field has one value; the field's help lists them all.
-        metavar=f"{{{','.join(choices)}}}" if len(choices) > 1 else "KIND",
-        instance_from_str=from_words,
-        is_instance=lambda value: value in choices,
-        str_from_instance=lambda value: [str(value)],
-    )
+    # A kind is chosen before tyro parses, so its field has one value; the field's help lists them all.
+    metavar = f"{{{','.join(choices)}}}" if len(choices) > 1 else "KIND"
+    return _rule(convert, lambda value: value in choices, metavar)
 
 
 _REGISTRY = ConstructorRegistry()
@@ -187,22 +184,26 @@ _REGISTRY = ConstructorRegistry()
 
 @_REGISTRY.primitive_rule
 def _numbers_and_choices(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    if info.type is int:
-        return _rule(_integer, int, "not a whole number")
-    if info.type is float:
-        return _rule(float, float, "not a number")
+    if info.type in (int, float):
+        return _number(info.type)
     if get_origin(info.type) is Literal:
         return _literal(get_args(info.type))
     number, *others = get_args(info.type)[::-1] if get_origin(info.type) in (Union, UnionType) else (None,)
     if len(others) == 1 and get_origin(others[0]) is Literal and (number is float or get_origin(number) is Annotated):
-        return _number_or(get_args(others[0]))
+        return _number(float, get_args(others[0]))
     return None
 
 
-def _joined_lines(obj: object) -> dict[str, str]:
-    return {name: " ".join(text.split()) for name, text in _field_help(obj).items()}
-
-
-# tyro breaks the help of an option wherever a line of its docstring is indented, which is in the middle of sentences.
 _field_help = tyro._docstrings.parse_docstring_from_object
+
+
+def _joined_lines(obj: object) -> dict[str, str]:
+    """tyro breaks the help of an option wherever a line of its docstring is indented, which is in the middle of sentences.
+
+    Classes of other packages, which have no options of ours, are not parsed; it takes a tenth of a second.
+    """
+    ours = getattr(obj, "__module__", "").startswith(("springwell", "types"))
+    return {name: " ".join(text.split()) for name, text in _field_help(obj).items()} if ours else {}
+
+
 tyro._docstrings.parse_docstring_from_object = _joined_lines  # type: ignore[assignment]

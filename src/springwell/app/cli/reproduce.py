@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -10,29 +9,19 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, writable
+from springwell.app.cli import common as cli
 from springwell.errors import UserError
+
+_Figure = Literal["fig2", "fig3", "fig-logz", "bpd", "ladder", "ablation", "longrun-hmc", "longrun-nuts"]
+_Table = Literal["table1", "table3", "table-bpd"]
+_Name = Literal[_Figure, _Table]
 
 
 @dataclass(frozen=True)
-class ReproduceCommand:
+class ReproduceCommand(cli.Command):
     """Make a figure of the paper, with its numbers beside it."""
 
-    name: tyro.conf.Positional[
-        Literal[
-            "fig2",
-            "fig3",
-            "fig-logz",
-            "bpd",
-            "ladder",
-            "ablation",
-            "longrun-hmc",
-            "longrun-nuts",
-            "table1",
-            "table3",
-            "table-bpd",
-        ]
-    ]
+    name: tyro.conf.Positional[_Name]
     """fig2: recovery likelihood against marginal short-run training; fig3: samples and densities of every level; fig-logz: the
     paper's estimate of log Z on a T1k model; bpd: bits/dim of a T1k model and a ladder, over three seeds; ladder: the
     adapted ladder against the authors' rule on images, at equal gradient evaluations; ablation: the paper's settings and the
@@ -51,37 +40,31 @@ class ReproduceCommand:
     scale: Annotated[
         str, tyro.conf.arg(help="Factor on the number of iterations or chains; below 1 for a quick look. cpu is 1.")
     ] = "cpu"
-    common: Common = dataclasses.field(default_factory=Common)
 
 
-def reproduce_command(command: ReproduceCommand, context: Context) -> dict[str, Any]:
+def reproduce_command(command: ReproduceCommand, context: cli.Context) -> dict[str, Any]:
     try:
         scale = 1.0 if command.scale == "cpu" else float(command.scale)
     except ValueError:
         scale = 0.0
     if not 0 < scale <= 10:
         raise UserError(f"--scale {command.scale}: out of range; use a value in (0, 10], or cpu")
-    writable(command.out)
+    cli.writable(command.out)
     if command.name.startswith("table"):
         # By name: the paper's figures and tables stand on the application, not the other way round.
         tables = import_module("springwell.paper.tables")
-        return _shown(tables.reproduce(command.name, command.out, command.runs), command)
+        return _shown(tables.reproduce(command.name, command.out, command.runs), context)
     context.set_threads()
     name, _, kernel = command.name.removeprefix("fig-").partition("-")
     reproduce = import_module(f"springwell.paper.{name}").reproduce
     if command.name == "fig2" and command.data is not None:
         raise UserError(f"--data {command.data}: fig2 shows its own two data sets; leave it out")
-    options: dict[str, Any] = {} if command.data is None else {"data": command.data}
-    if kernel:
-        options["kernel"] = kernel
-    if kernel or name in ("logz", "bpd"):
-        options["runs"] = command.runs
-    return _shown(reproduce(command.out, command.seed, scale, command.common.device, context.reporter, **options), command)
+    study = import_module("springwell.paper.common").Study(
+        command.out, command.seed, scale, command.common.device, context.reporter, command.data, command.runs
+    )
+    return _shown(reproduce(study, kernel) if kernel else reproduce(study), context)
 
 
-def _shown(result: dict[str, Any], command: ReproduceCommand) -> dict[str, Any]:
-    if not command.common.json:
-        if result["table"]:
-            print(f"{result['table']}\n")
-        print(f"written: {', '.join(result['written'])}")
+def _shown(result: dict[str, Any], context: cli.Context) -> dict[str, Any]:
+    context.tell(*[f"{result['table']}\n"] * bool(result["table"]), f"written: {', '.join(result['written'])}")
     return result

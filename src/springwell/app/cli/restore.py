@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,27 +9,15 @@ from typing import Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import (
-    Common,
-    Context,
-    File,
-    Flag,
-    ModelName,
-    Number,
-    at_least,
-    load_model,
-    writable,
-    write_errors,
-)
-from springwell.app.cli.outputs import as_folder, beside, check_row, told
+from springwell.app.cli import common as cli
 from springwell.errors import UserError
 
 
 @dataclass(frozen=True)
-class RestoreCommand:
+class RestoreCommand(cli.Command):
     """Restore measured images: samples of the posterior, their mean and standard deviation."""
 
-    run: ModelName
+    run: cli.ModelName
     image: tyro.conf.Positional[str]
     """A measured image, a folder of them, or with --simulate clean ones, also a data set with its split, such as mnist@test."""
     task: Literal["denoise", "superres", "deblur", "custom"] = "denoise"
@@ -45,7 +32,7 @@ class RestoreCommand:
     """Of deblur: gaussian:WIDTH in pixels, box:SIZE, or an .npy file of numbers [h, w], both odd, that sum to 1."""
     operator: str | None = None
     """Of custom: FILE.py:FUNCTION, a differentiable function of images [N, C, H, W] in [-1, 1]. The file is executed."""
-    simulate: Flag = False
+    simulate: cli.Flag = False
     """Measure clean images first, with noise of the seed, and print how well they are restored."""
     num: int = 4
     """Samples for each image."""
@@ -53,68 +40,52 @@ class RestoreCommand:
     """Sample j of an image depends on the seed, on the image's number in its folder, and on j."""
     sweeps: int = 0
     """Gibbs sweeps of every level after its first chain; more approach the model's posterior."""
-    limit: Number = None
+    limit: cli.Number = None
     """Only so many of the first images. Default: all of a folder, 20 of a data set."""
-    resize: Flag = False
+    resize: cli.Flag = False
     """Crop and resize images to the size that is needed, and convert them to the model's channels."""
-    out: File = None
+    out: cli.File = None
     """The folder to write: NAME.png (measurement, mean, standard deviation, samples), each of these by itself, NAME.npz.
     Default: IMAGE-TASK."""
-    steps: Number = None
+    steps: cli.Number = None
     """MCMC steps per level. Default: the run's own."""
-    common: Common = dataclasses.field(default_factory=Common)
 
 
-def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]:
+def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, Any]:
     import torch
 
-    from springwell.app.files import Folder, Image, read_images
+    from springwell.app.files import Image, fill_folder, read_images
     from springwell.app.writing import save_arrays
-    from springwell.applications.batches import check_seed
     from springwell.applications.operators import enlarged
     from springwell.applications.restore import Measurement, restore
     from springwell.data import pictures
     from springwell.data.images import scaled
     from springwell.noise import Noise, Stream
+    from springwell.store.parts import Results
 
-    at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
-    check_seed(command.seed)
+    cli.check_sampling(command)
     noise = command.noise if command.noise is not None else 0.3 if command.task == "denoise" else 0.05
     if not 0 < noise < 100:
         raise UserError(f"--noise {noise:g}: out of range; must be positive (black is -1, white 1)")
-    model = load_model(command.run, context)
-    shape, num, out = model.event_shape, command.num, as_folder(command.out or beside(command.image, command.task))
+    model = cli.load_model(command.run, context)
+    shape, num, out = model.event_shape, command.num, cli.as_folder(command.out or cli.beside(command.image, command.task))
     if len(shape) != 3:
         raise UserError(f"restore: {command.run} is a model of vectors; from Python, springwell.applications.restore takes any")
-    check_row(num, shape)
+    cli.check_row(num, shape)
     operator, name = _operator(command, shape), f"--operator {command.operator}"
     measurement = Measurement(operator, noise, shape, model.device, name)
     if len(measurement.shape) != 3 or measurement.shape[0] not in (1, shape[0]):
         channels = "1 channel" if shape[0] == 1 else f"1 or {shape[0]} channels"
-        raise UserError(
-            f"{name}: makes {list(measurement.shape)} of {list(shape)}; from here it must be an image of {channels}"
-        )
+        made = f"{list(measurement.shape)} of {list(shape)}"
+        raise UserError(f"{name}: makes {made}; from here it must be an image of {channels}")
     # What is wrong with the derivative is said before the first image is begun.
     _ = measurement.curvature
     needed = shape if command.simulate else measurement.shape
     images = read_images(command.image, needed, command.resize, command.limit, context.reporter, out)
-    writable(out.parent)
-    record = {
-        "run": command.run,
-        "iteration": model.iteration,
-        "image": command.image,
-        "task": command.task,
-        "noise": noise,
-        "factor": command.factor,
-        "kernel": command.kernel,
-        "operator": command.operator,
-        "file_sha256": _file_digest(command),
-        "simulate": command.simulate,
-        "num": num,
-        "seed": command.seed,
-        "sweeps": command.sweeps,
-        "steps": command.steps,
-    }
+    cli.writable(out.parent)
+    names = ("run", "image", "task", "factor", "kernel", "operator", "simulate", "num", "seed", "sweeps", "steps")
+    settings = {name: getattr(command, name) for name in names}
+    record = {**settings, "iteration": model.iteration, "noise": noise, "file_sha256": _file_digest(command)}
 
     def work(part: list[Image], watch: Callable[[int], None]) -> None:
         clean = scaled(torch.stack([image.pixels for image in part if image.pixels is not None]))
@@ -123,9 +94,8 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
         if command.simulate:
             eps = Noise(command.seed, torch.tensor(numbers), Stream.MEASUREMENT).normal(*measurement.shape)
             observed = operator(clean) + noise * eps
-        found = restore(
-            model, observed, operator, noise, num, command.seed, command.sweeps, command.steps, numbers=numbers, watch=watch
-        )
+        how = (num, command.seed, command.sweeps, command.steps)
+        found = restore(model, observed, operator, noise, *how, numbers=numbers, watch=watch)
         samples, mean, std = (x.cpu() for x in found)
         shown = enlarged(observed.clamp(-1, 1), shape)
         for i, image in enumerate(part):
@@ -139,14 +109,14 @@ def restore_command(command: RestoreCommand, context: Context) -> dict[str, Any]
             row = torch.stack([*([clean[i]] if command.simulate else []), shown[i], *panels.values()])
             pictures.save_png(pictures.grid(pictures.to_bytes(row), len(row)), out / f"{image.name}.png")
 
-    with write_errors(out):
-        Folder(out, "restore", record).fill(images, model, num, work, context.reporter)
-    psnr = _quality(out, images, shape, command.common.json) if command.simulate else {}
+    with cli.write_errors(out):
+        fill_folder(Results(out, "restore", record), images, model, num, work, context.reporter)
+    psnr = _quality(out, images, shape, context) if command.simulate else {}
     what = f"{command.task}, noise {noise:g}, {command.sweeps} sweeps"
-    return {**told(command, out, images, num, what), **({"psnr": psnr} if psnr else {})}
+    return {**cli.told(command, context, out, images, num, what), **({"psnr": psnr} if psnr else {})}
 
 
-def _quality(out: Path, images: list[Any], shape: tuple[int, ...], quiet: bool) -> dict[str, Any]:
+def _quality(out: Path, images: list[Any], shape: tuple[int, ...], context: cli.Context) -> dict[str, Any]:
     """PSNRs of what was written, and of what it is compared with."""
     import numpy as np
     import torch
@@ -169,8 +139,7 @@ def _quality(out: Path, images: list[Any], shape: tuple[int, ...], quiet: bool) 
         found = mean_psnr(torch.stack(restored), torch.stack([scaled(image.pixels) for image in images]))
         result[name.replace(" ", "_")] = found
         spread = "" if found["standard_error"] is None else f" +- {found['standard_error']:.2f}"
-        if not quiet:
-            print(f"psnr {name:<14}{found['psnr']:.2f}{spread} dB   {found['num']} images")
+        context.tell(f"psnr {name:<14}{found['psnr']:.2f}{spread} dB   {found['num']} images")
     return result
 
 

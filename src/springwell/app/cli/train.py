@@ -11,37 +11,35 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, Flag, Folder, Processes, is_main_process
+from springwell.app.cli import common as cli
 from springwell.app.cli.evaluate import EvaluateCommand, evaluation_lines, known_evaluation, measure_model
 from springwell.app.cli.tables import TableCommand, train_table
 from springwell.app.config import KIND_FIELDS, Config, flat, with_absolute_paths
 from springwell.app.presets import TABLE, Preset
 from springwell.data.options import ImageOptions
 from springwell.errors import UserError
+from springwell.progress import SILENT
 from springwell.store import zoo
 from springwell.training.options import CountOrZero, TrainingOptions
 
 
 @dataclass(frozen=True)
-class PresetsCommand:
+class PresetsCommand(cli.Command):
     """List the presets: what each is, what it costs and whether its model ships."""
-
-    common: Common = dataclasses.field(default_factory=Common)
 
 
 @dataclass(frozen=True)
-class TrainCommand(Config):
+class TrainCommand(Config, cli.Command):
     """Train a model, or go on with an interrupted run."""
 
-    out: Folder = None
+    out: cli.Folder = None
     """Run directory. Default: runs/PRESET."""
     init_from: Annotated[str | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None
     """Start from the weights of this run or model, to fine-tune it."""
-    dry_run: Flag = False
+    dry_run: cli.Flag = False
     """Print the resolved configuration and its cost, and stop."""
     evaluate: bool = True
     """Sample, measure and draw the model when training ends."""
-    common: Common = dataclasses.field(default_factory=Common)
 
     @property
     def config(self) -> Config:
@@ -80,17 +78,18 @@ def train_options(config: Config) -> TrainCommand:
     return command(**values)
 
 
-def presets_command(command: PresetsCommand, context: Context) -> dict[str, Any]:
+def presets_command(command: PresetsCommand, context: cli.Context) -> dict[str, Any]:
     shipped = zoo.names()
     rows = {name: {"about": row.about, **_cost(row), "ships": name in shipped} for name, row in TABLE.items()}
-    if not command.common.json:
-        print(f"{'preset':<25}{'gradients':>10}{'CPU time':>10}  {'ships':<7}what it is")
-        for name, row in rows.items():
-            minutes, evaluations = row["cpu_minutes"], row["gradient_evaluations"]
-            time = "" if minutes is None else f"{minutes:.0f} min"
-            print(f"{name:<25}{evaluations:>10.1e}{time:>10}  {'yes' if row['ships'] else '':<7}{row['about']}")
-        print("\ngradients: gradient evaluations of the whole training, one sample each; CPU time: on one core, where known")
-        print("springwell train PRESET trains one; springwell sample NAME draws from one that ships")
+    context.tell(f"{'preset':<25}{'gradients':>10}{'CPU time':>10}  {'ships':<7}what it is")
+    for name, row in rows.items():
+        minutes, evaluations = row["cpu_minutes"], row["gradient_evaluations"]
+        time = "" if minutes is None else f"{minutes:.0f} min"
+        context.tell(f"{name:<25}{evaluations:>10.1e}{time:>10}  {'yes' if row['ships'] else '':<7}{row['about']}")
+    context.tell(
+        "\ngradients: gradient evaluations of the whole training, one sample each; CPU time: on one core, where known",
+        "springwell train PRESET trains one; springwell sample NAME draws from one that ships",
+    )
     return {"presets": rows}
 
 
@@ -100,7 +99,7 @@ def _cost(row: Preset) -> dict[str, Any]:
     return {"config": flat(row.config), "gradient_evaluations": evaluations, "cpu_minutes": row.minutes}
 
 
-def train_command(command: TrainCommand | TableCommand, context: Context) -> dict[str, Any]:
+def train_command(command: TrainCommand | TableCommand, context: cli.Context) -> dict[str, Any]:
     if isinstance(command, TableCommand):
         return train_table(command, context)
     config = command.config
@@ -115,41 +114,34 @@ def train_command(command: TrainCommand | TableCommand, context: Context) -> dic
     from springwell.training.loop import Hooks
 
     hooks = Hooks(preview, _measure(config, context) if config.training.fid_every else None)
-    first = command.init_from
-    result = train_run(config, command.out, command.common.device, context.reporter, hooks, init_from=first)
-    out: dict[str, Any] = {
-        "run": str(result.run),
-        "status": result.status,
-        "iteration": result.iteration,
-        "seconds": round(result.seconds, 2),
-    }
-    if result.status == "interrupted" and is_main_process():
-        context.reporter.say(
-            f"interrupted at iteration {result.iteration}; everything is saved in {result.run}: run the same command to go on"
-        )
-        return out
-    if not is_main_process():
+    place = (command.out, command.common.device, context.reporter)
+    result = train_run(config, *place, hooks, init_from=command.init_from)
+    if not cli.is_main_process():
         return {"status": result.status}
+    out: dict[str, Any] = {**result._asdict(), "run": str(result.run), "seconds": round(result.seconds, 2)}
+    if result.status == "interrupted":
+        saved = f"everything is saved in {result.run}: run the same command to go on"
+        context.reporter.say(f"interrupted at iteration {result.iteration}; {saved}")
+        return out
     run = Run(result.run)
     if result.status == "already finished":
         context.reporter.say(f"{result.run} is finished ({result.iteration} iterations); nothing to do")
     if not command.evaluate:
-        if not command.common.json:
-            print(f"{result.run}: {result.iteration} iterations, {result.seconds:.0f} s")
+        context.tell(f"{result.run}: {result.iteration} iterations, {result.seconds:.0f} s")
         return out
     known = known_evaluation(run.evaluation_path)
     if known.get("iteration") == result.iteration:
         out["evaluation"] = known
     else:
         quick = EvaluateCommand(str(result.run), fid=False, common=command.common)
-        out["evaluation"] = measure_model(quick, result.run, context, Processes(context.device(), True, contextlib.nullcontext))
-    if not command.common.json:
-        print("\n".join(evaluation_lines(out["evaluation"])))
-        print(f"{result.run}: {result.iteration} iterations, {result.seconds:.0f} s; pictures: {result.run / 'report.png'}")
+        alone = cli.Processes(context.device(), True, contextlib.nullcontext)
+        out["evaluation"] = measure_model(quick, result.run, context, alone)
+    spent = f"{result.iteration} iterations, {result.seconds:.0f} s"
+    context.tell(*evaluation_lines(out["evaluation"]), f"{result.run}: {spent}; pictures: {result.run / 'report.png'}")
     return out
 
 
-def _measure(config: Config, context: Context) -> Callable[[Any], dict[str, Any]] | None:
+def _measure(config: Config, context: cli.Context) -> Callable[[Any], dict[str, Any]] | None:
     """What measures the FID while training; None, with a word about it, where something is missing that it needs."""
     from springwell.evaluation.metrics import torchmetrics
     from springwell.evaluation.quality import quality
@@ -161,11 +153,11 @@ def _measure(config: Config, context: Context) -> Callable[[Any], dict[str, Any]
         network = load_inception(reporter=context.reporter, data_root=config.images.data_root)
         reference = open_source(f"{config.data}@train", None, config.images)
     except UserError as error:
-        if is_main_process():
+        if cli.is_main_process():
             context.reporter.warn(f"--fid-every {config.training.fid_every}: the FID will not be measured; {error}")
         return None
 
-    reporter = context.reporter if is_main_process() else None
+    reporter = context.reporter if cli.is_main_process() else SILENT
 
     def measure(model: Any) -> dict[str, Any]:
         network.to(model.device)
@@ -174,7 +166,7 @@ def _measure(config: Config, context: Context) -> Callable[[Any], dict[str, Any]
     return measure
 
 
-def _dry_run(command: TrainCommand, context: Context) -> dict[str, Any]:
+def _dry_run(command: TrainCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app.build import build_schedule
     from springwell.app.cost import estimate, seconds_per_iteration
 
@@ -196,15 +188,15 @@ def _dry_run(command: TrainCommand, context: Context) -> dict[str, Any]:
         "seconds_per_iteration": round(seconds, 5),
         "seconds_estimated": round(seconds * iterations, 1),
     }
-    if not command.common.json:
-        for name, value in flat(config).items():
-            print(f"{name:<22}{value}")
-        print(f"\nparameters: {cost.parameters:,}\nlevels: {result['num_levels']}")
-        print(f"gradient evaluations: {evaluations} batches per iteration, {evaluations * iterations:,} in all")
-        flops = f"{cost.iteration_flops:.3g} FLOP per iteration, {cost.iteration_flops * iterations:.3g} in all"
-        print(f"operations: {cost.gradient_flops:.3g} FLOP per gradient of one sample, {flops}")
-        print(f"memory: about {max(1, round(cost.memory_bytes / 2**20)):,} MiB for the whole batch in one process")
-        print(f"time on {device}: {seconds:.3g} s per iteration ({how}), {_duration(seconds * iterations)} in all")
+    flops = f"{cost.iteration_flops:.3g} FLOP per iteration, {cost.iteration_flops * iterations:.3g} in all"
+    context.tell(
+        *[f"{name:<22}{value}" for name, value in flat(config).items()],
+        f"\nparameters: {cost.parameters:,}\nlevels: {result['num_levels']}",
+        f"gradient evaluations: {evaluations} batches per iteration, {evaluations * iterations:,} in all",
+        f"operations: {cost.gradient_flops:.3g} FLOP per gradient of one sample, {flops}",
+        f"memory: about {max(1, round(cost.memory_bytes / 2**20)):,} MiB for the whole batch in one process",
+        f"time on {device}: {seconds:.3g} s per iteration ({how}), {_duration(seconds * iterations)} in all",
+    )
     return result
 
 

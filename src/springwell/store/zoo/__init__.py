@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
-FOLDER = Path(str(files(__name__)))
+FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
