@@ -10,6 +10,10 @@ class UserError(ValueError):
     """A value that cannot be used; the message names it and says what would work."""
 
 
+class UnknownLogZError(UserError):
+    """log Z of a model was asked for, and nobody has measured it."""
+
+
 class InterruptionError(RuntimeError):
     """Work that was interrupted and saved; the same command goes on."""
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from springwell.devices import free_memory, kept_tensors, out_of_memory
 from springwell.energy.base import EnergyFunction, at_level
-from springwell.errors import DivergenceError, UserError, kind_of, whole_number
+from springwell.errors import DivergenceError, UnknownLogZError, UserError, kind_of, whole_number
 from springwell.generate import Sample, denoise, progressive
 from springwell.level import STEPS_PER_JUMP, LevelSampler, check_parts
 from springwell.likelihood.bracket import Bracket
@@ -423,7 +423,7 @@ class Model:
         if self._log_z is None:
             what = "springwell.likelihood.bracket(lambda x: -model.energy(x), {'samples': model.sample(512)})"
             how = f"measure it, as in model.use_log_z({what}); model.energy and model.score need none"
-            raise UserError(f"log-density of shape {list(self.event_shape)}: log Z is not known; {how}")
+            raise UnknownLogZError(f"log-density of shape {list(self.event_shape)}: log Z is not known; {how}")
         return self._log_z
 
     def claimed_log_z(self) -> float | None:

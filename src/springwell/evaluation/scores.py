@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.errors import UserError
+from springwell.errors import UnknownLogZError, UserError
 from springwell.model import LogZ, Model
 from springwell.noise import Noise, Stream
 from springwell.schedule import spread_levels
@@ -41,7 +41,7 @@ class Scores(NamedTuple):
         profile: ``[N, L]``: log p_t(x_t), or f where log Z_t is not known.
         levels: The L levels of the profile.
         log_z: The log Z that normalises them, or None.
-        why: Why there is none.
+        why: Why what was stored of it cannot be used, if so.
     """
 
     score: Tensor
@@ -68,6 +68,8 @@ def score(model: Model, x: Tensor, cell: float = 0.0, seed: int = 0) -> Scores:
     log_z, why = None, ""
     try:
         log_z = model.log_z()
+    except UnknownLogZError:
+        pass
     except UserError as error:
         why = str(error)
     columns = []

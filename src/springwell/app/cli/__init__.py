@@ -29,7 +29,7 @@ COMMANDS = {
     "evaluate": ("evaluate", "Measure a trained model and draw it."),
     "fid": ("evaluate", "Measure how far samples are from images by FID, KID, precision and recall: springwell fid A B."),
     "likelihood": ("likelihood", "Bracket a model's partition function and the bits per dimension of data."),
-    "score": ("likelihood", "Rank images or the rows of a table by their density under a model, for finding outliers."),
+    "score": ("score", "Rank images or the rows of a table by their density under a model, for finding outliers."),
     "diagnose": (
         "chains",
         "Measure how well chains mix at the levels of a model: R-hat, effective samples, acceptance, energies.",
