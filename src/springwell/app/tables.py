@@ -41,8 +41,7 @@ class TableModel(NamedTuple):
 
     def norms(self, x: np.ndarray) -> np.ndarray:
         """sigma |score| ``[N, L]`` of the mixture with noise, over the levels ``SIGMAS``."""
-        u, _ = self.density.coordinates(torch.from_numpy(np.array(x, dtype=np.float64)))
-        return np.stack([(s * self.density.mixture.score(u, s).norm(dim=1)).numpy() for s in SIGMAS], 1)
+        return self.density.start_norms(x, SIGMAS)
 
 
 def is_table_run(run: str) -> bool:

@@ -7,7 +7,7 @@ Every term integrates to 1, and so does p. Nothing here is estimated by sampling
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,6 +93,15 @@ class TableDensity(nn.Module):
         one = torch.ones(1, self.dim, dtype=torch.float64)
         inverse = self.coordinates.transform.inverse
         return self.score(x) * (0.5 * (inverse(one) - inverse(-one)))[0].numpy()
+
+    @torch.no_grad()
+    def start_norms(self, x: np.ndarray, sigmas: Sequence[float]) -> np.ndarray:
+        """sigma |score| ``[N, L]`` of the mixture with noise sigma, in whitened coordinates, over the L noises."""
+        parts = []
+        for rows in pieces(x):
+            u, _ = self.coordinates(rows)
+            parts.append(torch.stack([s * self.mixture.score(u, s).norm(dim=1) for s in sigmas], 1).numpy())
+        return np.concatenate(parts)
 
     @torch.no_grad()
     def sample(self, num: int, generator: Generator) -> Tensor:

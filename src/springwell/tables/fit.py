@@ -184,7 +184,7 @@ def train_energy(
         torch.default_generator.manual_seed(seed)
         energy = ColumnEnergy(ColumnNetwork(dim, recipe.width), order)
         average, best, best_value, best_at = copy.deepcopy(energy).eval(), energy, -math.inf, 0
-        optimiser = torch.optim.AdamW(energy.parameters(), recipe.lr, weight_decay=recipe.weight_decay)
+        optimiser = torch.optim.AdamW(energy.parameters(), recipe.lr, weight_decay=recipe.weight_decay, fused=True)
         every = max(5, recipe.iterations // 40)
         for i in range(recipe.iterations):
             for group in optimiser.param_groups:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 ABOUT = "The density of any table of numbers: csv:FILE, parquet:FILE or npy:FILE."
 MOST_DRAWN = 6
+DRIVERS = tuple(f"{what}_{i}" for i in (1, 2, 3) for what in ("driver", "pull"))
 
 
 @dataclass(frozen=True)
@@ -128,26 +130,25 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
     rank = ranking(command.method, model.reference, model.density.log_prob, model.norms, command.seed)
     scores = log_density if command.method == "density" else rank(rows)
     ranks = percentile(log_density, model.density.log_prob(model.reference))
-    pull = np.abs(model.density.drivers(rows))
-    drivers = [" ".join(model.columns[j] for j in np.argsort(-row)[:3]) for row in pull]
     result: dict[str, Any] = {
         "table": command.images,
         "num": len(rows),
         "method": command.method,
         "mean": float(log_density.mean()),
         "mean_standard_error": float(log_density.std() / np.sqrt(len(rows))),
-        "least_likely": [names[i] for i in np.argsort(scores)[:10]],
+        "least_likely": [str(names[i]) for i in np.argsort(scores)[:10]],
     }
     if command.against:
         others, _ = _rows_of(model, command.against, command.num)
         other = rank(others)
         area, error = auroc(torch.from_numpy(scores), torch.from_numpy(other))
         result |= {"against": command.against, "against_num": len(others), "auroc": area, "auroc_standard_error": error}
+    numbers = {"log_density": log_density, "percentile": ranks}
+    if command.method != "density":
+        numbers[command.method] = scores
     writable(folder)
     with write_errors(folder):
-        header = ["row", "log_density", "percentile", command.method, "drivers"]
-        columns = zip(names, log_density, ranks, scores, drivers, strict=True)
-        write_csv(out, header, [[n, f"{p:.6f}", f"{r:.2f}", f"{s:.6g}", d] for n, p, r, s, d in columns])
+        write_csv(out, ["row", *numbers, *DRIVERS], _score_lines(model, rows, names, list(numbers.values())))
         write_json(folder / "scores.json", result)
     if not command.common.json:
         mean = f"{result['mean']:.3f} +- {result['mean_standard_error']:.3f} nats a row"
@@ -160,23 +161,36 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
     return {"run": command.run, "out": str(folder), **result}
 
 
-def _rows_of(model: TableModel, text: str, num: int | None) -> tuple[np.ndarray, list[str]]:
-    """Rows of the model's columns, in its order, and their names."""
+def _score_lines(
+    model: TableModel, rows: np.ndarray, names: Sequence[Any], numbers: list[np.ndarray]
+) -> Iterator[Sequence[object]]:
+    """The lines of scores.csv: a row's name, its numbers, and the columns of the largest scores with these."""
     import numpy as np
 
+    together = 10_000
+    for first in range(0, len(rows), together):
+        pull = model.density.drivers(rows[first : first + together])
+        for i, (row, order) in enumerate(zip(pull, np.argsort(-np.abs(pull)), strict=True), first):
+            top = [cell for j in order[: len(DRIVERS) // 2] for cell in (model.columns[j], f"{row[j]:.4g}")]
+            yield [names[i], *(f"{column[i]:.8g}" for column in numbers), *top]
+
+
+def _rows_of(model: TableModel, text: str, num: int | None) -> tuple[np.ndarray, Sequence[Any]]:
+    """Rows of the model's columns, in its order, and their names."""
     from springwell.data.tables import read_table
     from springwell.tables.columns import check_finite
 
     table = read_table(text)
-    values = table.values
+    values = table.values[:num]
     if set(model.columns) <= set(table.columns):
-        values = values[:, [table.columns.index(name) for name in model.columns]]
+        if model.columns != table.columns:
+            values = values[:, [table.columns.index(name) for name in model.columns]]
     elif values.shape[1] != len(model.columns):
         missing = [name for name in model.columns if name not in table.columns]
         count = f"has {values.shape[1]} columns, and the model's table {len(model.columns)}"
         raise UserError(f"{text}: {count}; missing: {', '.join(missing[:8])}")
     check_finite(values, model.columns, text)
-    return np.asarray(values[:num], dtype=float), table.rows[:num]
+    return values, table.rows[:num]
 
 
 def evaluate_table(command: Any, context: Context) -> dict[str, Any]:
