@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,11 @@ from springwell.store.files import write_atomically
 
 _SEPARATORS = ",;\t"
 _MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"})
+
+
+def default_names(num: int) -> list[str]:
+    """What the columns of a table without a header are called."""
+    return [f"x{i}" for i in range(num)]
 
 
 class Table(NamedTuple):
@@ -39,22 +44,24 @@ class Table(NamedTuple):
     rows: Sequence[str] | Sequence[int]
 
 
-def read_table(text: str) -> Table:
-    """The table that ``text`` names: KIND:FILE, or a FILE whose suffix is a kind. Raises UserError."""
-    spec = parse_source(text)
+def read_table(text: str, what: str = "") -> Table:
+    """The table that ``text`` names: KIND:FILE, or a FILE whose suffix is a kind. Raises UserError, which calls it ``what``."""
+    spec, what = parse_source(text), what or f"data={text!r}"
     if spec.kind not in TABLES:
-        raise UserError(f"data={text!r}: is not a table; give csv:FILE, parquet:FILE or npy:FILE")
+        raise UserError(f"{what}: is not a table; give csv:FILE, parquet:FILE or npy:FILE")
     if spec.split:
-        raise UserError(f"data={text!r}: a table is not divided; leave out @{spec.split}")
+        raise UserError(f"{what}: a table is not divided; leave out @{spec.split}")
     try:
         table = {"csv": _csv, "parquet": _parquet, "npy": _npy}[spec.kind](spec.path)
     except FileNotFoundError:
-        raise UserError(f"data={text!r}: no such file") from None
-    except (OSError, UnicodeDecodeError, csv.Error, UnusableDataError) as error:
-        raise UserError(f"data={text!r}: cannot be read ({error})") from None
+        raise UserError(f"{what}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{what}: is not text in UTF-8 (byte {error.start}); save it so") from None
+    except (OSError, csv.Error, UnusableDataError) as error:
+        raise UserError(f"{what}: cannot be read ({error})") from None
     if table.values.ndim != 2 or table.values.dtype.kind not in "fiu" or 0 in table.values.shape:
         found = f"{table.values.dtype} {list(table.values.shape)}"
-        raise UserError(f"data={text!r}: found {found}; needs numbers, at least one row and one column")
+        raise UserError(f"{what}: found {found}; needs numbers in rows and columns, at least one of each")
     return table
 
 
@@ -62,7 +69,7 @@ def _npy(path: Path) -> Table:
     values = load_npy(path)
     values = values[:, None] if values.ndim == 1 else values
     rows, columns = values.shape if values.ndim == 2 else (0, 0)
-    return Table(values, [f"x{i}" for i in range(columns)], range(rows))
+    return Table(values, default_names(columns), range(rows))
 
 
 def _csv(path: Path) -> Table:
@@ -75,7 +82,7 @@ def _csv(path: Path) -> Table:
         lines = (line for line in cells if any(cell.strip() for cell in line))
         header = next(lines, [])
         if header and all(_is_number(cell) for cell in header):
-            return _rows([f"x{i}" for i in range(len(header))], chain([header], lines))
+            return _rows(default_names(len(header)), chain([header], lines))
         return _rows([name.strip() for name in header], lines)
 
 
@@ -124,17 +131,16 @@ def _parquet(path: Path) -> Table:
     except ArrowException as error:
         raise UnusableDataError(str(error).partition("\n")[0]) from None
 
-    def is_number(kind: Any) -> bool:
-        return any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean))
-
     columns = dict(zip(table.column_names, table.columns, strict=True))
     _check_names(table.column_names)
     names: Sequence[str] | Sequence[int] = range(len(table))
     first = next(iter(columns), None)
-    if len(columns) > 1 and first is not None and types.is_string(columns[first].type):
+    if len(columns) > 1 and first is not None and (
+        types.is_string(columns[first].type) or types.is_large_string(columns[first].type)
+    ):
         names = [str(cell) for cell in columns.pop(first).to_pylist()]
     for name, column in columns.items():
-        if not is_number(column.type):
+        if not any(test(column.type) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)):
             raise UnusableDataError(f"column {name!r} is {column.type}; drop it or make it numbers")
     values = np.empty((len(table), len(columns)))
     for i, column in enumerate(columns.values()):

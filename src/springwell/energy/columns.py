@@ -126,8 +126,8 @@ class ColumnNetwork(nn.Module):
         nn.init.zeros_(self.outward.bias)
 
     def forward(self, u: Tensor) -> Tensor:
-        # Far values would drown the others.
-        h = self.inward(torch.asinh(u))
+        # Far values would drown the others, and may be beyond single precision.
+        h = self.inward(torch.asinh(u).to(self.inward.weight.dtype))
         for up, down in zip(self.up, self.down, strict=True):
             h = h + down(self.dropout(F.silu(up(F.silu(h)))))
         g = self.outward(F.silu(h)).view(len(u), self.dim, self.num_pieces + 1)
@@ -154,7 +154,7 @@ class ColumnEnergy(nn.Module):
     def forward(self, u: Tensor) -> Tensor:
         """f ``[N]``, float64: a log-density of u ``[N, D]``."""
         u = u[:, self.order]
-        g = self.network(u.float())
+        g = self.network(u)
         correction = log_correction(g, base_cdf(u).to(g.dtype))
         return (base_log_density(u.double()) + correction.double()).sum(-1)
 
@@ -163,7 +163,7 @@ class ColumnEnergy(nn.Module):
         """``[num, D]`` exact draws, column after column; float64."""
         u = torch.zeros(num, self.network.dim, dtype=torch.float64)
         for i in range(self.network.dim):
-            g = self.network(u.float())[:, i].double()
+            g = self.network(u)[:, i].double()
             w = torch.rand(num, dtype=torch.float64, generator=generator)
             u[:, i] = base_quantile(draw_correction(g, w))
         return u[:, self.place]

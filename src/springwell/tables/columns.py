@@ -10,17 +10,20 @@ from springwell.errors import UserError
 
 # Rows that columns are looked at in.
 LOOK = 20_000
+# The largest number of a table: the fourth powers of numbers have to be numbers.
+MOST = 1e50
+NOT_FINITE = "NaN and infinity have no density, so drop or fill such rows"
 
 
 def check_finite(x: np.ndarray, names: Sequence[str], what: str = "X") -> None:
-    """Refuses cells that are not finite, and says which is the first."""
+    """Refuses cells that are not finite or whose squares would overflow, and says which is the first."""
     for first in range(0, len(x), LOOK):
-        bad = ~np.isfinite(x[first : first + LOOK])
+        bad = ~(np.abs(x[first : first + LOOK]) <= MOST)
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             value = x[first + row, column]
-            name = f"row {first + row}, column {names[column]!r}"
-            raise UserError(f"{what}: {name} is {value}; NaN and infinity have no density, so drop or fill such rows")
+            why = f"numbers beyond {MOST:g} are refused, so rescale the column" if np.isfinite(value) else NOT_FINITE
+            raise UserError(f"{what}: row {first + row}, column {names[column]!r} is {value}; {why}")
 
 
 def column_notes(x: np.ndarray, names: Sequence[str]) -> list[str]:

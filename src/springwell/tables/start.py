@@ -99,7 +99,7 @@ def shrunk(z: Tensor) -> Tensor:
             total += float(normal(others).sum())
         return total
 
-    return mixed(z, max(SHRINKAGES, key=likelihood))
+    return mixed(z, max(SHRINKAGES, key=likelihood) if len(z) >= 10 else SHRINKAGES[-1])
 
 
 class Candidate(NamedTuple):

@@ -177,18 +177,20 @@ def _score_lines(
 
 def _rows_of(model: TableModel, text: str, num: int | None) -> tuple[np.ndarray, Sequence[Any]]:
     """Rows of the model's columns, in its order, and their names."""
-    from springwell.data.tables import read_table
+    from springwell.data.tables import default_names, read_table
     from springwell.tables.columns import check_finite
 
-    table = read_table(text)
-    values = table.values[:num]
-    if set(model.columns) <= set(table.columns):
-        if model.columns != table.columns:
-            values = values[:, [table.columns.index(name) for name in model.columns]]
-    elif values.shape[1] != len(model.columns):
-        missing = [name for name in model.columns if name not in table.columns]
-        count = f"has {values.shape[1]} columns, and the model's table {len(model.columns)}"
+    table = read_table(text, text)
+    values, nameless = table.values[:num], default_names(len(model.columns))
+    missing = [name for name in model.columns if name not in table.columns]
+    if not missing and model.columns != table.columns:
+        values = values[:, [table.columns.index(name) for name in model.columns]]
+    elif missing and values.shape[1] != len(model.columns):
+        count = f"its number of columns is {values.shape[1]}, and that of the model's table {len(model.columns)}"
         raise UserError(f"{text}: {count}; missing: {', '.join(missing[:8])}")
+    elif missing and nameless not in (model.columns, table.columns):
+        names = f"{', '.join(missing[:8])}; its columns are {', '.join(table.columns[:8])}"
+        raise UserError(f"{text}: has no column {names}")
     check_finite(values, model.columns, text)
     return values, table.rows[:num]
 
