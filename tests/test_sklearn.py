@@ -93,6 +93,20 @@ def test_predict_calls_the_share_of_contamination_outliers(fitted: EnergyDensity
     assert (fitted.predict(np.array([[0.0, 5.0], [30.0, 5.0], [2.0, 5.0]])) == [-1, -1, 1]).all()
 
 
+def test_percentiles_of_new_rows_are_uniform_where_those_of_training_rows_flatter() -> None:
+    rng = np.random.default_rng(0)
+    x, new = rng.normal(size=(250, 20)), rng.normal(size=(4000, 20))
+    density = EnergyDensity(iterations=0, random_state=0).fit(x)
+    assert len(density.unseen_) == 250
+    for level in (10, 50):
+        share = level / 100
+        error = np.sqrt(share * (1 - share) * (1 / 250 + 1 / 4000))
+        assert abs((density.percentile(new) < level).mean() - share) < 3 * error
+    # Twenty columns from 250 rows are fitted so closely that new rows are strange to the fit.
+    assert (density.predict(x) == -1).mean() == 0.1
+    assert (density.predict(new) == -1).mean() > 0.1 + 3 * np.sqrt(0.09 / 250)
+
+
 def test_pickle_pipeline_and_grid_search() -> None:
     x = ring(300)
     search = GridSearchCV(EnergyDensity(random_state=0, iterations=0), {"transformation": ["standard", "spline"]}, cv=2).fit(x)

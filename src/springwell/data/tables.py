@@ -135,8 +135,10 @@ def _parquet(path: Path) -> Table:
     _check_names(table.column_names)
     names: Sequence[str] | Sequence[int] = range(len(table))
     first = next(iter(columns), None)
-    if len(columns) > 1 and first is not None and (
-        types.is_string(columns[first].type) or types.is_large_string(columns[first].type)
+    if (
+        len(columns) > 1
+        and first is not None
+        and (types.is_string(columns[first].type) or types.is_large_string(columns[first].type))
     ):
         names = [str(cell) for cell in columns.pop(first).to_pylist()]
     for name, column in columns.items():

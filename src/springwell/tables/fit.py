@@ -19,6 +19,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from springwell.energy.columns import ColumnEnergy, ColumnNetwork
+from springwell.energy.mixture import Mixture
 from springwell.tables.density import TableDensity
 from springwell.tables.start import MOST_ROWS, Coordinates, Start, fit_start, stacked
 from springwell.tables.transform import KINDS
@@ -58,15 +59,15 @@ class Fitted(NamedTuple):
 
     Attributes:
         density: The density.
-        held_out: Mean log-density of the held-out rows, nats; None where there were too few rows to hold any out.
-        start_held_out: The same of the start alone.
+        unseen: Log-densities of rows that the fit had not seen, nats: the held-out rows, or all of a small table by folds.
+        start_unseen: Their mean by the start alone.
         scores: Mean log-density of unseen rows by transform.
         iterations: Updates of every energy until it was best.
     """
 
     density: TableDensity
-    held_out: float | None
-    start_held_out: float | None
+    unseen: np.ndarray
+    start_unseen: float
     scores: dict[str, float]
     iterations: tuple[int, ...]
 
@@ -137,7 +138,7 @@ def fit_table(
     chosen = np.sort(order[num_held : num_held + MOST_ROWS])
     start = fit_start(as_rows(x, chosen), kinds, seed)
     if not num_held:
-        return Fitted(TableDensity(start.coordinates, start.mixture, [], torch.ones(1)), None, None, start.scores, ())
+        return _alone(start, start.mixture, ())
     rows, judged = Rows(x, train, start.coordinates), start.coordinates(as_rows(x, held))
     energies, iterations = [], []
     for i in range(recipe.num_energies):
@@ -145,6 +146,12 @@ def fit_table(
         energies.append(energy)
         iterations.append(best)
     return _combined(x, np.sort(order[:MOST_ROWS]), start, energies, judged, tuple(iterations), seed)
+
+
+def _alone(start: Start, mixture: Mixture, iterations: tuple[int, ...]) -> Fitted:
+    """The fit by the start alone."""
+    density = TableDensity(start.coordinates, mixture, [], torch.ones(1))
+    return Fitted(density, start.unseen.numpy(), float(start.unseen.mean()), start.scores, iterations)
 
 
 def _combined(
@@ -162,15 +169,15 @@ def _combined(
         log_densities = torch.stack([start.mixture(u), *[energy(u) for energy in energies]], 1)
     weights = stacked(log_densities)
     gain = (log_densities + weights.log()).logsumexp(1) - log_densities[:, 0]
+    mixture = start.refitted(as_rows(x, chosen), seed)
     if float(gain.mean()) < float(gain.std()) / math.sqrt(len(gain)):
-        weights, gain = torch.tensor([1.0] + [0.0] * len(energies)), torch.zeros_like(gain)
+        return _alone(start, mixture, iterations)
     kept = [energy for energy, w in zip(energies, weights[1:], strict=True) if float(w) > 0]
     # The start keeps a small share, by which it proposes candidates of conditional draws everywhere.
     shares = torch.cat([weights[:1].clamp(min=0.01), weights[1:][weights[1:] > 0]])
-    mixture = start.refitted(as_rows(x, chosen), seed)
     density = TableDensity(start.coordinates, mixture, kept, shares / shares.sum())
-    alone = float((log_densities[:, 0] + log_volume).mean())
-    return Fitted(density, alone + float(gain.mean()), alone, start.scores, iterations)
+    alone = log_densities[:, 0] + log_volume
+    return Fitted(density, (alone + gain).numpy(), float(alone.mean()), start.scores, iterations)
 
 
 def train_energy(

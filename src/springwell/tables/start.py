@@ -169,6 +169,7 @@ class Start(NamedTuple):
         parts: The mixtures that it was stacked from.
         weights: Of the parts.
         scores: Mean log-density of unseen rows by transform, nats.
+        unseen: Log-densities of training rows, each by a stack that has not seen it.
     """
 
     coordinates: Coordinates
@@ -176,6 +177,7 @@ class Start(NamedTuple):
     parts: tuple[Candidate, ...]
     weights: Tensor
     scores: dict[str, float]
+    unseen: Tensor
 
     def refitted(self, x: Tensor, seed: int) -> Mixture:
         """The same stack in the same coordinates, of other rows."""
@@ -204,20 +206,21 @@ def fit_start(x: Tensor, kinds: Sequence[str], seed: int) -> Start:
     scores = {}
     if len(kinds) > 1:
         folds = folds_of(len(x), seed)[: 5 if len(x) < FEW_ROWS else 2]
-        scores = {kind: _stack(x, kind, QUICK, folds, seed)[1] for kind in kinds}
+        scores = {kind: float(_stack(x, kind, QUICK, folds, seed)[1].mean()) for kind in kinds}
     kind = max(kinds, key=lambda name: scores.get(name, 0.0))
     tried = candidates(len(x))
-    weights, score = _stack(x, kind, tried, folds_of(len(x), seed), seed)
+    weights, unseen = _stack(x, kind, tried, folds_of(len(x), seed), seed)
     parts = tuple(c for c, w in zip(tried, weights, strict=True) if float(w) > 0)
     coordinates = Coordinates.fit(kind, x)
-    start = Start(coordinates, Mixture.outline(1, x.shape[1]), parts, weights[weights > 0], scores or {kind: score})
+    scores = scores or {kind: float(unseen.mean())}
+    start = Start(coordinates, Mixture.outline(1, x.shape[1]), parts, weights[weights > 0], scores, unseen)
     return start._replace(mixture=start.refitted(x, seed))
 
 
 def _stack(
     x: Tensor, kind: str, tried: Sequence[Candidate], folds: Sequence[tuple[Tensor, Tensor]], seed: int
-) -> tuple[Tensor, float]:
-    """The weights of candidates, and the mean log-density that unseen rows get with them."""
+) -> tuple[Tensor, Tensor]:
+    """The weights of candidates, and the log-densities that unseen rows get with them."""
     scores = []
     for fitted, judged in folds:
         coordinates = Coordinates.fit(kind, x[fitted])
@@ -226,4 +229,4 @@ def _stack(
         scores.append(torch.stack([fit_mixture(u, c, seed)(v) + log_volume for c in tried], 1))
     log_densities = torch.cat(scores)
     weights = stacked(log_densities)
-    return weights, float((log_densities + weights.log()).logsumexp(1).mean())
+    return weights, (log_densities + weights.log()).logsumexp(1)

@@ -69,7 +69,7 @@ def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
     for note in column_notes(table.values, table.columns):
         context.reporter.warn(note)
     reference = table.values[:: -(-len(table.values) // MOST_REFERENCE)].astype(float)
-    model = TableModel(fitted.density_, table.columns, str(Path(command.data)), reference, fitted.held_out_score_)
+    model = TableModel(fitted.density_, table.columns, str(Path(command.data)), reference, fitted.unseen_)
     with write_errors(command.out):
         save_table(model, command.out)
     result = {
@@ -86,9 +86,9 @@ def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
     if not command.common.json:
         parts = f"{result['components']} Gaussians, {result['energies']} energies, transform {result['transform']}"
         print(f"{command.out / DESCRIPTION}: {result['rows']} rows, {len(table.columns)} columns; {parts}")
-        if fitted.held_out_score_ is not None:
-            values = f"{fitted.held_out_score_:.3f} nats a row; the mixture alone {fitted.start_held_out_score_:.3f}"
-            print(f"held out  {values}")
+        error = f"{fitted.unseen_.std() / len(fitted.unseen_) ** 0.5:.3f} nats a row, {len(fitted.unseen_)} rows"
+        alone = f"the mixture alone {fitted.start_held_out_score_:.3f}"
+        print(f"unseen    {fitted.held_out_score_:.3f} +- {error}; {alone}")
     return result
 
 
@@ -117,7 +117,7 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
 
     from springwell.app.tables import load_table
     from springwell.data.tables import write_csv
-    from springwell.evaluation.outliers import percentile, ranking
+    from springwell.evaluation.outliers import percentile
     from springwell.evaluation.scores import auroc
     from springwell.store.files import write_json
 
@@ -127,9 +127,9 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
     check_new(out, command.overwrite)
     rows, names = _rows_of(model, command.images, command.num)
     log_density = model.density.log_prob(rows)
-    rank = ranking(command.method, model.reference, model.density.log_prob, model.norms, command.seed)
+    rank = model.ranking(command.method, command.seed)
     scores = log_density if command.method == "density" else rank(rows)
-    ranks = percentile(log_density, model.density.log_prob(model.reference))
+    ranks = percentile(log_density, model.unseen)
     result: dict[str, Any] = {
         "table": command.images,
         "num": len(rows),
@@ -215,7 +215,7 @@ def evaluate_table(command: Any, context: Context) -> dict[str, Any]:
         "num_rows": len(rows),
         "num_samples": num,
         "mean_log_density": float(log_density.mean()),
-        "held_out": model.held_out,
+        "held_out": float(model.unseen.mean()),
         "kolmogorov": dict(zip(model.columns, distance, strict=True)),
         "kolmogorov_95": 1.36 * float(np.sqrt(1 / len(rows) + 1 / num)),
     }
