@@ -109,7 +109,7 @@ class ColumnNetwork(nn.Module):
         dropout: Share of hidden units that every update leaves out.
     """
 
-    def __init__(self, dim: int, width: int = 128, depth: int = 2, num_pieces: int = 16, dropout: float = 0.2):
+    def __init__(self, dim: int, width: int = 128, depth: int = 2, num_pieces: int = 32, dropout: float = 0.2):
         super().__init__()
         self.dim, self.num_pieces = dim, num_pieces
         columns = torch.arange(dim)

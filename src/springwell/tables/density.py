@@ -21,7 +21,7 @@ from springwell.tables.start import Coordinates
 from springwell.tables.transform import Affine, Spline, Transform, YeoJohnson
 
 # Rows that are computed together.
-CHUNK = 2048
+CHUNK = 1024
 # Candidates for every draw of what is not given, and the least number of them.
 CANDIDATES, FEWEST_CANDIDATES = 16, 4096
 

@@ -79,7 +79,7 @@ def recipe_for(num_rows: int, dim: int) -> Recipe:
     if num_rows < 2500:
         return Recipe(2, 200, 64, 0.3)
     if num_rows < 50_000:
-        return Recipe(3, 1000, 128, 0.01, 0.1, 4e-3)
+        return Recipe(3, 500, 128, 0.01, 0.1, 4e-3)
     return Recipe(2, 3000, 192, 0.01, 0.05)
 
 
