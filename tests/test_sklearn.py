@@ -132,14 +132,59 @@ def test_bad_input_is_named() -> None:
     bad[7, 1] = np.nan
     with pytest.raises(ValueError, match="row 7, column '1' is nan"):
         EnergyDensity().fit(bad)
+    bad[7, 1] = 1e300
+    with pytest.raises(ValueError, match=r"row 7, column '1' is 1e\+300; numbers beyond 1e\+50 are refused"):
+        EnergyDensity().fit(bad)
+    for method in ("score_samples", "score_given", "predict", "decision_function", "percentile", "drivers"):
+        with pytest.raises(NotFittedError):
+            getattr(EnergyDensity(), method)(x)
     with pytest.raises(NotFittedError):
-        EnergyDensity().score_samples(x)
+        EnergyDensity().sample()
     with pytest.raises(ValueError, match="features"):
         EnergyDensity(iterations=0).fit(x).score_samples(x[:, :1])
     with pytest.raises(ValueError, match="minimum of 2"):
         EnergyDensity().fit(x[:1])
     with pytest.raises(ValueError, match="no column 'z'"):
         EnergyDensity(iterations=0).fit(pandas.DataFrame(x, columns=["a", "b"])).sample(1, given={"z": 1})
+
+
+def test_missing_cells_are_refused_but_by_score_given(fitted: EnergyDensity) -> None:
+    x = np.array([[np.nan, 5.0], [2.0, 5.0]])
+    for method in (fitted.score_samples, fitted.predict, fitted.drivers, fitted.percentile):
+        with pytest.raises(ValueError, match="row 0, column '0' is nan"):
+            method(x)
+    axis = np.linspace(-8, 8, 4001)
+    exact = np.log(np.exp(fitted.score_samples(np.stack([axis, np.full_like(axis, 5.0)], 1))).sum() * (axis[1] - axis[0]))
+    found = fitted.score_given(x)
+    # The rule of the quadrature errs by less than 0.001 at the kinks of a spline.
+    assert abs(found[0] - exact) < 4 * fitted.density_.log_prob_given(x)[1][0] + 1e-3
+    assert found[1] == fitted.score_samples(x[1:])[0]
+    with pytest.raises(ValueError, match="is inf"):
+        fitted.score_given(np.array([[np.inf, np.nan]]))
+
+
+def test_frames_keep_their_names_and_refuse_others() -> None:
+    frame = pandas.DataFrame(ring(60), columns=["a", "b"])
+    density = EnergyDensity(random_state=0).fit(frame)
+    assert density.feature_names_in_.tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match="feature names"):
+        density.score_samples(frame[["b", "a"]])
+    with pytest.raises(ValueError, match="feature names"):
+        density.score_samples(frame.rename(columns={"b": "c"}))
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        EnergyDensity().fit(pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": ["x", "y", "z"]}))
+    # Numbers are no names.
+    numbered = EnergyDensity(random_state=0).fit(pandas.DataFrame(ring(60)))
+    assert (numbered.sample(3, given={0: 1.0})[:, 0] == 1).all()
+
+
+@pytest.mark.parametrize("num", [2, 3, 5, 20])
+def test_few_rows_and_equal_rows_have_a_density(num: int) -> None:
+    for x in (ring(num), np.ones((num, 2)), np.repeat(ring(2), num, 0), ring(num)[:, :1]):
+        density = EnergyDensity(random_state=0).fit(x)
+        assert np.isfinite(density.score_samples(x)).all()
+        assert np.isfinite(density.score_samples(x + 1e40)).all()
+        assert np.isfinite(density.sample(10)).all()
 
 
 def test_constant_equal_and_whole_columns_are_reported_and_fitted() -> None:

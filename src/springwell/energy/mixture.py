@@ -96,6 +96,10 @@ class Mixture(nn.Module):
         covariance = matrix.T @ self.covariance() @ matrix
         return Mixture(self.log_weight.exp(), shift + self.mean @ matrix, covariance)
 
+    def marginal(self, known: Tensor) -> Mixture:
+        """The mixture of the coordinates of the bool mask ``known`` ``[D]`` alone."""
+        return Mixture(self.log_weight.exp(), self.mean[:, known], self.covariance()[:, known][:, :, known])
+
     def given(self, known: Tensor, values: Tensor) -> Mixture:
         """The mixture of the other coordinates where those of the bool mask ``known`` ``[D]`` have ``values``."""
         covariance, rest = self.covariance(), ~known
@@ -104,6 +108,5 @@ class Mixture(nn.Module):
         gap = values.double() - self.mean[:, known]
         mean = self.mean[:, rest] + (gap[:, None] @ gain)[:, 0]
         left = covariance[:, rest][:, :, rest] - covariance[:, rest][:, :, known] @ gain
-        marginal = Mixture(self.log_weight.exp(), self.mean[:, known], seen)
-        weight = marginal.log_parts(values.double()[None])[:, 0].softmax(0)
+        weight = self.marginal(known).log_parts(values.double()[None])[:, 0].softmax(0)
         return Mixture(weight, mean, 0.5 * (left + left.mT))

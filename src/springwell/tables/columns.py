@@ -15,10 +15,18 @@ MOST = 1e50
 NOT_FINITE = "NaN and infinity have no density, so drop or fill such rows"
 
 
-def check_finite(x: np.ndarray, names: Sequence[str], what: str = "X") -> None:
-    """Refuses cells that are not finite or whose squares would overflow, and says which is the first."""
+def check_finite(x: np.ndarray, names: Sequence[str], what: str = "X", missing: bool = False) -> None:
+    """Refuses cells that are not finite or whose squares would overflow, and says which is the first.
+
+    Args:
+        x: ``[N, D]``.
+        names: Of the columns.
+        what: Names the table.
+        missing: Whether NaN stands for a missing cell, which is allowed.
+    """
     for first in range(0, len(x), LOOK):
-        bad = ~(np.abs(x[first : first + LOOK]) <= MOST)
+        rows = x[first : first + LOOK]
+        bad = ~(np.abs(rows) <= MOST) & ~(missing & np.isnan(rows))
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             value = x[first + row, column]
