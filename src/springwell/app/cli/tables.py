@@ -87,8 +87,8 @@ def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
         parts = f"{result['components']} Gaussians, {result['energies']} energies, transform {result['transform']}"
         print(f"{command.out / DESCRIPTION}: {result['rows']} rows, {len(table.columns)} columns; {parts}")
         error = f"{fitted.unseen_.std() / len(fitted.unseen_) ** 0.5:.3f} nats a row, {len(fitted.unseen_)} rows"
-        alone = f"the mixture alone {fitted.start_held_out_score_:.3f}"
-        print(f"unseen    {fitted.held_out_score_:.3f} +- {error}; {alone}")
+        alone = f"; the mixture alone {fitted.start_held_out_score_:.3f}" if result["energies"] else ""
+        print(f"unseen    {fitted.held_out_score_:.3f} +- {error}{alone}")
     return result
 
 
@@ -172,7 +172,7 @@ def _score_lines(
         pull = model.density.drivers(rows[first : first + together])
         for i, (row, order) in enumerate(zip(pull, np.argsort(-np.abs(pull)), strict=True), first):
             top = [cell for j in order[: len(DRIVERS) // 2] for cell in (model.columns[j], f"{row[j]:.4g}")]
-            yield [names[i], *(f"{column[i]:.8g}" for column in numbers), *top]
+            yield [names[i], *(f"{column[i]:.7g}" for column in numbers), *top]
 
 
 def _rows_of(model: TableModel, text: str, num: int | None) -> tuple[np.ndarray, Sequence[Any]]:
