@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from springwell.sklearn import EnergyDensity
+from springwell.tables.columns import column_notes
 
 
 def ring(num: int, seed: int = 0) -> np.ndarray:
@@ -197,6 +198,18 @@ def test_constant_equal_and_whole_columns_are_reported_and_fitted() -> None:
     changed = frame.copy()
     changed["five"] = 6.0
     assert (density.predict(changed) == -1).all()
+
+
+def test_a_sorted_column_is_not_called_constant() -> None:
+    x = np.repeat([0.0, 1.5], 30_000)[:, None]
+    assert column_notes(x, ["a"]) == []
+    assert len(column_notes(x[:30_000], ["a"])) == 1
+
+
+def test_many_draws_are_those_of_the_density(fitted: EnergyDensity) -> None:
+    drawn = fitted.sample(20_000, random_state=0)
+    # Draws come in pieces, none of them twice.
+    assert len(np.unique(drawn[:, 0])) == 20_000
 
 
 def test_more_columns_than_rows() -> None:

@@ -36,7 +36,8 @@ def check_finite(x: np.ndarray, names: Sequence[str], what: str = "X", missing: 
 
 def column_notes(x: np.ndarray, names: Sequence[str]) -> list[str]:
     """Lines about columns that have no density of their own: constant, equal to another, or whole numbers."""
-    rows = np.asarray(x[:LOOK], dtype=np.float64)
+    # Spread over the table, which may be sorted.
+    rows = np.asarray(x[:: -(-len(x) // LOOK)], dtype=np.float64)
     constant = [i for i in range(x.shape[1]) if (rows[:, i] == rows[0, i]).all()]
     seen: dict[bytes, int] = {}
     twins = []

@@ -109,8 +109,8 @@ class TableDensity(nn.Module):
         term = torch.multinomial(self.log_share.exp(), num, replacement=True, generator=generator)
         u = torch.empty(num, self.dim, dtype=torch.float64)
         for i, part in enumerate((self.mixture, *self.energies)):
-            if count := int((term == i).sum()):
-                u[term == i] = part.sample(count, generator)
+            for index in torch.nonzero(term == i)[:, 0].split(CHUNK):
+                u[index] = part.sample(len(index), generator)
         return self.coordinates.inverse(u)
 
     @torch.no_grad()
