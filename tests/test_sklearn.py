@@ -200,6 +200,28 @@ def test_constant_equal_and_whole_columns_are_reported_and_fitted() -> None:
     assert (density.predict(changed) == -1).all()
 
 
+@pytest.mark.parametrize("transformation", ["standard", "yeo-johnson", "spline"])
+def test_a_constant_column_is_a_narrow_normal_law(transformation: str) -> None:
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.normal(size=200), np.full(200, 5.0)], 1)
+    density = EnergyDensity(transformation=transformation, random_state=0).fit(x)
+    values = np.stack([np.full(4001, np.nan), np.linspace(4.98, 5.02, 4001)], 1)
+    p, gap = np.exp(density.score_given(values)) * 1e-5, values[:, 1] - 5
+    # Its variance is known from 200 rows to sqrt(2 / 200) = 10 %; floors and kernels add some.
+    assert abs(p.sum() - 1) < 0.01
+    assert 0.7e-6 < (p * gap**2).sum() < 2e-6
+
+
+def test_equal_and_dependent_columns_differ_by_a_noise_of_a_thousandth() -> None:
+    rng = np.random.default_rng(0)
+    a, b = 10 * rng.normal(size=(2, 300))
+    density = EnergyDensity(iterations=0, transformation="standard", random_state=0).fit(np.stack([a, b, a, a + b], 1))
+    drawn = density.sample(4000, random_state=0)
+    # Two columns of width 10 have a noise of 0.01 each; the sum has a width of 14.
+    for gap, width in ((drawn[:, 0] - drawn[:, 2], 0.014), (drawn[:, 0] + drawn[:, 1] - drawn[:, 3], 0.02)):
+        assert 0.8 * width < gap.std() < 2 * width
+
+
 def test_a_sorted_column_is_not_called_constant() -> None:
     x = np.repeat([0.0, 1.5], 30_000)[:, None]
     assert column_notes(x, ["a"]) == []

@@ -48,9 +48,11 @@ def column_notes(x: np.ndarray, names: Sequence[str]) -> list[str]:
     whole = [i for i in range(x.shape[1]) if i not in constant and (rows[:, i] == np.round(rows[:, i])).all()]
     notes = []
     if constant:
-        notes.append(f"constant columns, whose density is that of a noise of 0.001: {_listed([names[i] for i in constant])}")
+        notes.append(
+            f"constant columns, whose density is that of a noise of width 0.001: {_listed([names[i] for i in constant])}"
+        )
     if twins:
-        notes.append(f"equal columns, whose joint density is that of a noise of 0.1 %: {_listed(twins)}")
+        notes.append(f"equal columns, whose joint density is that of a noise of 0.1 % of their spread: {_listed(twins)}")
     if whole:
         listed = _listed([names[i] for i in whole])
         notes.append(f"columns of whole numbers, which have a probability and no density; p is that of a smooth law: {listed}")

@@ -21,7 +21,7 @@ from torch import Generator, Tensor, nn
 from springwell.energy.columns import ColumnEnergy, ColumnNetwork
 from springwell.energy.mixture import Mixture
 from springwell.tables.density import TableDensity
-from springwell.tables.start import MOST_ROWS, Coordinates, Start, fit_start, stacked
+from springwell.tables.start import MOST_ROWS, Coordinates, Start, fit_start, noise_widths, stacked, with_noise
 from springwell.tables.transform import KINDS
 from springwell.training.ema import update_ema
 
@@ -90,10 +90,12 @@ class Rows:
         x: ``[N, D]``.
         index: The rows.
         coordinates: x -> u.
+        width: ``[D]``: of the noise that is added to x.
     """
 
-    def __init__(self, x: np.ndarray, index: np.ndarray, coordinates: Coordinates):
-        self.x, self.index, self.coordinates = x, index, coordinates
+    def __init__(self, x: np.ndarray, index: np.ndarray, coordinates: Coordinates, width: Tensor):
+        self.x, self.index, self.coordinates, self.width = x, index, coordinates, width
+        self.noise = Generator().manual_seed(len(index))
         self.kept = (
             torch.cat([self._u(part) for part in np.array_split(index, 1 + len(index) // 10_000)])
             if (index.size * x.shape[1] <= KEPT)
@@ -101,7 +103,7 @@ class Rows:
         )
 
     def _u(self, index: np.ndarray) -> Tensor:
-        return self.coordinates(as_rows(self.x, index))[0].float()
+        return self.coordinates(with_noise(as_rows(self.x, index), self.width, self.noise))[0].float()
 
     def draw(self, num: int, generator: Generator) -> Tensor:
         """``[num, D]``, with replacement."""
@@ -139,7 +141,8 @@ def fit_table(
     start = fit_start(as_rows(x, chosen), kinds, seed)
     if not num_held:
         return _alone(start, start.mixture, ())
-    rows, judged = Rows(x, train, start.coordinates), start.coordinates(as_rows(x, held))
+    width = noise_widths(as_rows(x, chosen))
+    rows, judged = Rows(x, train, start.coordinates, width), start.coordinates(as_rows(x, held))
     energies, iterations = [], []
     for i in range(recipe.num_energies):
         energy, best = train_energy(rows, judged[0], recipe, seed + i, watch)
