@@ -142,7 +142,8 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
         others, _ = _rows_of(model, command.against, command.num)
         other = rank(others)
         area, error = auroc(torch.from_numpy(scores), torch.from_numpy(other))
-        result |= {"against": command.against, "against_num": len(others), "auroc": area, "auroc_standard_error": error}
+        spread = error if np.isfinite(error) else None
+        result |= {"against": command.against, "against_num": len(others), "auroc": area, "auroc_standard_error": spread}
     numbers = {"log_density": log_density, "percentile": ranks}
     if command.method != "density":
         numbers[command.method] = scores
