@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from springwell.sklearn import EnergyDensity
+from springwell.tables.columns import column_notes
 
 
 def ring(num: int, seed: int = 0) -> np.ndarray:
@@ -93,6 +94,20 @@ def test_predict_calls_the_share_of_contamination_outliers(fitted: EnergyDensity
     assert (fitted.predict(np.array([[0.0, 5.0], [30.0, 5.0], [2.0, 5.0]])) == [-1, -1, 1]).all()
 
 
+def test_percentiles_of_new_rows_are_uniform_where_those_of_training_rows_flatter() -> None:
+    rng = np.random.default_rng(0)
+    x, new = rng.normal(size=(250, 20)), rng.normal(size=(4000, 20))
+    density = EnergyDensity(iterations=0, random_state=0).fit(x)
+    assert len(density.unseen_) == 250
+    for level in (10, 50):
+        share = level / 100
+        error = np.sqrt(share * (1 - share) * (1 / 250 + 1 / 4000))
+        assert abs((density.percentile(new) < level).mean() - share) < 3 * error
+    # Twenty columns from 250 rows are fitted so closely that new rows are strange to the fit.
+    assert (density.predict(x) == -1).mean() == 0.1
+    assert (density.predict(new) == -1).mean() > 0.1 + 3 * np.sqrt(0.09 / 250)
+
+
 def test_pickle_pipeline_and_grid_search() -> None:
     x = ring(300)
     search = GridSearchCV(EnergyDensity(random_state=0, iterations=0), {"transformation": ["standard", "spline"]}, cv=2).fit(x)
@@ -118,14 +133,59 @@ def test_bad_input_is_named() -> None:
     bad[7, 1] = np.nan
     with pytest.raises(ValueError, match="row 7, column '1' is nan"):
         EnergyDensity().fit(bad)
+    bad[7, 1] = 1e300
+    with pytest.raises(ValueError, match=r"row 7, column '1' is 1e\+300; numbers beyond 1e\+50 are refused"):
+        EnergyDensity().fit(bad)
+    for method in ("score_samples", "score_given", "predict", "decision_function", "percentile", "drivers"):
+        with pytest.raises(NotFittedError):
+            getattr(EnergyDensity(), method)(x)
     with pytest.raises(NotFittedError):
-        EnergyDensity().score_samples(x)
+        EnergyDensity().sample()
     with pytest.raises(ValueError, match="features"):
         EnergyDensity(iterations=0).fit(x).score_samples(x[:, :1])
     with pytest.raises(ValueError, match="minimum of 2"):
         EnergyDensity().fit(x[:1])
     with pytest.raises(ValueError, match="no column 'z'"):
         EnergyDensity(iterations=0).fit(pandas.DataFrame(x, columns=["a", "b"])).sample(1, given={"z": 1})
+
+
+def test_missing_cells_are_refused_but_by_score_given(fitted: EnergyDensity) -> None:
+    x = np.array([[np.nan, 5.0], [2.0, 5.0]])
+    for method in (fitted.score_samples, fitted.predict, fitted.drivers, fitted.percentile):
+        with pytest.raises(ValueError, match="row 0, column '0' is nan"):
+            method(x)
+    axis = np.linspace(-8, 8, 4001)
+    exact = np.log(np.exp(fitted.score_samples(np.stack([axis, np.full_like(axis, 5.0)], 1))).sum() * (axis[1] - axis[0]))
+    found = fitted.score_given(x)
+    # The rule of the quadrature errs by less than 0.001 at the kinks of a spline.
+    assert abs(found[0] - exact) < 4 * fitted.density_.log_prob_given(x)[1][0] + 1e-3
+    assert found[1] == fitted.score_samples(x[1:])[0]
+    with pytest.raises(ValueError, match="is inf"):
+        fitted.score_given(np.array([[np.inf, np.nan]]))
+
+
+def test_frames_keep_their_names_and_refuse_others() -> None:
+    frame = pandas.DataFrame(ring(60), columns=["a", "b"])
+    density = EnergyDensity(random_state=0).fit(frame)
+    assert density.feature_names_in_.tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match="feature names"):
+        density.score_samples(frame[["b", "a"]])
+    with pytest.raises(ValueError, match="feature names"):
+        density.score_samples(frame.rename(columns={"b": "c"}))
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        EnergyDensity().fit(pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": ["x", "y", "z"]}))
+    # Numbers are no names.
+    numbered = EnergyDensity(random_state=0).fit(pandas.DataFrame(ring(60)))
+    assert (numbered.sample(3, given={0: 1.0})[:, 0] == 1).all()
+
+
+@pytest.mark.parametrize("num", [2, 3, 5, 20])
+def test_few_rows_and_equal_rows_have_a_density(num: int) -> None:
+    for x in (ring(num), np.ones((num, 2)), np.repeat(ring(2), num, 0), ring(num)[:, :1]):
+        density = EnergyDensity(random_state=0).fit(x)
+        assert np.isfinite(density.score_samples(x)).all()
+        assert np.isfinite(density.score_samples(x + 1e40)).all()
+        assert np.isfinite(density.sample(10)).all()
 
 
 def test_constant_equal_and_whole_columns_are_reported_and_fitted() -> None:
@@ -138,6 +198,40 @@ def test_constant_equal_and_whole_columns_are_reported_and_fitted() -> None:
     changed = frame.copy()
     changed["five"] = 6.0
     assert (density.predict(changed) == -1).all()
+
+
+@pytest.mark.parametrize("transformation", ["standard", "yeo-johnson", "spline"])
+def test_a_constant_column_is_a_narrow_normal_law(transformation: str) -> None:
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.normal(size=200), np.full(200, 5.0)], 1)
+    density = EnergyDensity(transformation=transformation, random_state=0).fit(x)
+    values = np.stack([np.full(4001, np.nan), np.linspace(4.98, 5.02, 4001)], 1)
+    p, gap = np.exp(density.score_given(values)) * 1e-5, values[:, 1] - 5
+    # Its variance is known from 200 rows to sqrt(2 / 200) = 10 %; floors and kernels add some.
+    assert abs(p.sum() - 1) < 0.01
+    assert 0.7e-6 < (p * gap**2).sum() < 2e-6
+
+
+def test_equal_and_dependent_columns_differ_by_a_noise_of_a_thousandth() -> None:
+    rng = np.random.default_rng(0)
+    a, b = 10 * rng.normal(size=(2, 300))
+    density = EnergyDensity(iterations=0, transformation="standard", random_state=0).fit(np.stack([a, b, a, a + b], 1))
+    drawn = density.sample(4000, random_state=0)
+    # Two columns of width 10 have a noise of 0.01 each; the sum has a width of 14.
+    for gap, width in ((drawn[:, 0] - drawn[:, 2], 0.014), (drawn[:, 0] + drawn[:, 1] - drawn[:, 3], 0.02)):
+        assert 0.8 * width < gap.std() < 2 * width
+
+
+def test_a_sorted_column_is_not_called_constant() -> None:
+    x = np.repeat([0.0, 1.5], 30_000)[:, None]
+    assert column_notes(x, ["a"]) == []
+    assert len(column_notes(x[:30_000], ["a"])) == 1
+
+
+def test_many_draws_are_those_of_the_density(fitted: EnergyDensity) -> None:
+    drawn = fitted.sample(20_000, random_state=0)
+    # Draws come in pieces, none of them twice.
+    assert len(np.unique(drawn[:, 0])) == 20_000
 
 
 def test_more_columns_than_rows() -> None:

@@ -21,6 +21,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from springwell.errors import whole_number
+from springwell.evaluation.outliers import percentile
 from springwell.tables.columns import check_finite, column_notes
 from springwell.tables.density import TableDensity
 from springwell.tables.fit import fit_table, recipe_for
@@ -40,7 +41,8 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
         iterations: Updates of every energy, at most. Default: by the number of rows; 0 leaves the mixture alone.
         transformation: ``standard``, ``yeo-johnson``, ``spline``, or ``auto`` for the one that held-out rows prefer.
         num_energies: How many energies, each with an order of columns of its own. Default: by the number of rows.
-        contamination: Share of the rows that ``predict`` calls outliers.
+        contamination: Share of the rows of X that ``predict`` calls outliers. Rows that ``fit`` has not seen are less likely
+            than those that it has; ``percentile`` compares them with their like.
         random_state: A seed, a ``numpy.random.RandomState``, or None.
 
     Attributes:
@@ -48,8 +50,9 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
         n_features_in_: The number of columns.
         feature_names_in_: Their names, where X has some.
         transformation_: The transform that was chosen.
-        held_out_score_: Mean log-density of the held-out rows, nats; None where there were too few rows.
-        start_held_out_score_: The same of the mixture alone.
+        unseen_: Log-densities, nats, of training rows that the fit had not seen: held-out rows, or all by five folds.
+        held_out_score_: Their mean.
+        start_held_out_score_: Their mean by the mixture alone.
         offset_: The log-density below which a row is an outlier.
         notes_: Lines about constant, equal and whole-number columns.
     """
@@ -84,7 +87,8 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
         found = fit_table(X, seed, kinds, recipe)
         self.density_: TableDensity = found.density
         self.transformation_ = found.density.coordinates.transform.kind
-        self.held_out_score_, self.start_held_out_score_ = found.held_out, found.start_held_out
+        self.unseen_, self.held_out_score_ = found.unseen, float(found.unseen.mean())
+        self.start_held_out_score_ = found.start_unseen
         self.energy_iterations_, self.notes_ = found.iterations, notes
         self.offset_ = float(np.quantile(self.density_.log_prob(X[:: -(-len(X) // MOST_THRESHOLD)]), self.contamination))
         return self
@@ -93,6 +97,16 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
         """The log-density ``[N]`` of every row, nats, in the units of X."""
         check_is_fitted(self)
         return self.density_.log_prob(self._validated(X, reset=False))
+
+    def score_given(self, X: Any) -> np.ndarray:
+        """The log-density ``[N]`` of the cells that are given, nats; missing cells, NaN, are integrated out.
+
+        The integral is exact if the fit has no energies, else a mean over thousands of draws for every row that misses a cell;
+        ``density_.log_prob_given`` tells its standard error. A density of fewer columns has other units, so compare rows that
+        miss the same columns.
+        """
+        check_is_fitted(self)
+        return self.density_.log_prob_given(self._validated(X, reset=False, missing=True))[0]
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean log-density of the rows, nats; ``GridSearchCV`` makes it greatest."""
@@ -105,6 +119,10 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
     def predict(self, X: Any) -> np.ndarray:
         """+1 for rows that belong to the table, -1 for outliers."""
         return np.where(self.decision_function(X) < 0, -1, 1)
+
+    def percentile(self, X: Any) -> np.ndarray:
+        """The share ``[N]`` of unseen training rows that are less likely, in per cent: below 5 for one in twenty new rows."""
+        return percentile(self.score_samples(X), self.unseen_)
 
     def drivers(self, X: Any) -> np.ndarray:
         """The score ``[N, D]``: how fast the log-density rises with every column, in units of the column's spread.
@@ -144,12 +162,12 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
         names = getattr(self, "feature_names_in_", None)
         return [str(name) for name in names] if names is not None else [str(i) for i in range(self.n_features_in_)]
 
-    def _validated(self, X: Any, reset: bool) -> np.ndarray:
+    def _validated(self, X: Any, reset: bool, missing: bool = False) -> np.ndarray:
         least = 2 if reset else 1
         out: np.ndarray = validate_data(
             self, X, reset=reset, dtype=(np.float64, np.float32), ensure_all_finite=False, ensure_min_samples=least
         )
-        check_finite(out, self._names())
+        check_finite(out, self._names(), missing=missing)
         return out
 
     def _check_parameters(self) -> None:

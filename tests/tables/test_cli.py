@@ -11,7 +11,7 @@ import pytest
 
 from springwell.app.cli import main
 from springwell.app.tables import load_table
-from springwell.data.tables import read_table
+from springwell.data.tables import read_table, write_csv
 from springwell.evaluation.outliers import multiscale, percentile, typicality
 
 
@@ -75,7 +75,12 @@ def test_scores_name_rows_and_drivers_and_are_not_overwritten(folder: Path, caps
     with (folder / "scores" / "scores.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert lines[7]["row"] == "p7"
-    assert lines[7]["drivers"].split()[0] == "weight"
+    assert lines[7]["driver_1"] == "weight"
+    # The largest component of the score, in units of the column's spread; negative, for the weight is too large.
+    model = load_table(folder / "run")
+    pull = model.density.drivers(rows)[7]
+    assert float(lines[7]["pull_1"]) == pytest.approx(pull[1], rel=1e-3)
+    assert pull[1] < -abs(pull[0])
     assert float(lines[7]["percentile"]) == 0
     before = (folder / "scores" / "scores.csv").read_bytes()
     code, result, _ = run(capsys, *words)
@@ -121,6 +126,12 @@ def test_parquet_and_npy_are_the_same_table(folder: Path) -> None:
         ("a,b\n1,2\n", "has 1 row"),
         ("a,b\n", "no rows"),
         ("a,b\n1,2\n3\n", "row 1 has 1 cells"),
+        ("a,b\n1,2\n3,NA\n5,6\n", "row 1, column 'b' is nan"),
+        ("a,b\n1,2\n1e300,4\n5,6\n", "row 1, column 'a' is 1e+300"),
+        ("a,a\n1,2\n3,4\n", "two columns are called 'a'"),
+        ("a;b\n1;2\n3;4,5\n", "column 'b' is text ('4,5' in row 1)"),
+        ("", "no rows"),
+        ("\0\0", "cannot be read"),
     ],
 )
 def test_bad_tables_are_refused_in_one_line(
@@ -134,11 +145,67 @@ def test_bad_tables_are_refused_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_another_number_of_columns_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "one.csv").write_text("height\n170\n180\n")
-    code, result, _ = run(capsys, "score", str(folder / "run"), f"csv:{folder / 'one.csv'}", "--out", str(folder / "one"))
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("height\n170\n180\n", "missing: weight"),
+        ("height,mass\n170,70\n", "has no column weight; its columns are height, mass"),
+        ("height,weight\n170,70\n180,\n", "row 1, column 'weight' is nan"),
+    ],
+)
+def test_tables_that_do_not_fit_the_model_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (folder / "other.csv").write_text(text)
+    code, result, _ = run(capsys, "score", str(folder / "run"), str(folder / "other.csv"), "--out", str(folder / "other"))
     assert code == 2
-    assert "missing: weight" in str(result["error"])
+    assert message in str(result["error"])
+    assert not (folder / "other").exists()
+
+
+def test_columns_are_found_by_name_in_any_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = people(5, 6)
+    (folder / "turned.csv").write_text("weight,age,height\n" + "\n".join(f"{w},30,{h}" for h, w in rows.tolist()))
+    code, result, _ = run(capsys, "score", str(folder / "run"), str(folder / "turned.csv"), "--out", str(folder / "turned"))
+    assert code == 0
+    assert result["mean"] == pytest.approx(load_table(folder / "run").density.log_prob(rows).mean())
+
+
+WAYS = {
+    "commas": "a,b\n1,2.5\n3,-4\n",
+    "semicolons": "a;b\n1;2.5\n3;-4\n",
+    "tabs": "a\tb\n1\t2.5\n3\t-4\n",
+    "Windows": "a,b\r\n1,2.5\r\n3,-4\r\n",
+    "a mark of byte order": "\ufeffa,b\n1,2.5\n3,-4\n",
+    "spaces and empty lines": "a, b\n1, 2.5\n\n3, -4\n\n",
+    "an index without a name": ",a,b\n0,1,2.5\n1,3,-4\n",
+    "names of rows": "who,a,b\nx,1,2.5\ny,3,-4\n",
+    "quotes": '"a","b"\n"1","2.5"\n3,-4\n',
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_table_is_the_same_however_it_is_written(tmp_path: Path, way: str) -> None:
+    (tmp_path / "t.csv").write_bytes(WAYS[way].encode())
+    table = read_table(str(tmp_path / "t.csv"))
+    assert table.values.tolist() == [[1, 2.5], [3, -4]]
+    assert table.columns == ["a", "b"]
+    assert list(table.rows) == (["x", "y"] if way == "names of rows" else ["0", "1"] if "index" in way else [0, 1])
+
+
+def test_names_may_hold_commas_and_a_header_may_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('"height, cm",b\n1,2\n')
+    assert read_table(str(tmp_path / "t.csv")).columns == ["height, cm", "b"]
+    (tmp_path / "t.csv").write_text("1,2\n3,4\n")
+    table = read_table(str(tmp_path / "t.csv"))
+    assert (table.columns, table.values.tolist()) == (["x0", "x1"], [[1, 2], [3, 4]])
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    header, rows = ["who", "height, cm"], [["a;b", 1.5], ['"c"', -2.0]]
+    write_csv(tmp_path / "t.csv", header, rows)
+    table = read_table(str(tmp_path / "t.csv"))
+    assert (table.columns, list(table.rows), table.values[:, 0].tolist()) == (["height, cm"], ["a;b", '"c"'], [1.5, -2.0])
 
 
 def test_typicality_is_two_sided_and_uniform_on_the_reference() -> None:

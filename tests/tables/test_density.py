@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from springwell.energy.columns import ColumnEnergy, ColumnNetwork, draw_correction, log_correction, log_pieces
+from springwell.energy.columns import ColumnEnergy, ColumnNetwork, draw_correction, log_correction, pieces
 from springwell.energy.mixture import Mixture
 from springwell.tables.density import TableDensity
 from springwell.tables.start import Coordinates, stacked
@@ -73,7 +73,7 @@ def test_pieces_and_draws_follow_the_piecewise_linear_energy() -> None:
     g = torch.tensor([0.0, 2.0, 2.0, -3.0], dtype=torch.float64)
     a, b = g[:-1], g[1:]
     exact = torch.where(a == b, a.exp(), (b.exp() - a.exp()) / torch.where(a == b, 1.0, b - a)) / 3
-    assert torch.allclose(log_pieces(g).exp(), exact)
+    assert torch.allclose(pieces(g), exact)
     w = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
     v = draw_correction(g.expand(len(w), -1), w)
     # The distribution function of the draws is w, so its derivative 1 / (dv / dw) is the density.
@@ -136,6 +136,33 @@ def test_the_density_of_given_columns_is_the_integral_over_the_others() -> None:
     mean = (axis * np.exp(log_p)).sum() / np.exp(log_p).sum()
     spread = math.sqrt((axis**2 * np.exp(log_p)).sum() / np.exp(log_p).sum() - mean**2)
     assert abs(float(found.x[:, 1].mean()) - mean) < 4 * spread * (found.effective**-0.5 + 4000**-0.5)
+
+
+def test_missing_cells_are_integrated_out() -> None:
+    density = table()
+    axis = np.linspace(-15, 15, 6001)
+    rows = np.array([[0.3, np.nan], [np.nan, -0.8], [0.3, -0.8], [np.nan, np.nan]])
+    found, error = density.log_prob_given(rows)
+    for i, cells in enumerate((np.stack([np.full_like(axis, 0.3), axis], 1), np.stack([axis, np.full_like(axis, -0.8)], 1))):
+        exact = np.log(np.exp(density.log_prob(cells)).sum() * (axis[1] - axis[0]))
+        assert 0 < error[i] < 0.05
+        assert abs(found[i] - exact) < 4 * error[i]
+    assert found[2] == density.log_prob(rows[2:3])[0]
+    # The density of nothing is 1.
+    assert (found[3], error[2], error[3]) == (0, 0, 0)
+
+
+def test_missing_cells_of_a_mixture_are_integrated_out_exactly() -> None:
+    x = odd_columns()[:, [0, 2]]
+    density = TableDensity(
+        Coordinates.fit("yeo-johnson", x), mixture().marginal(torch.tensor([True, True, False])), [], torch.ones(1)
+    )
+    axis = np.linspace(-200, 200, 400_001)
+    found, error = density.log_prob_given(np.array([[np.nan, 2.0], [np.nan, 0.5]]))
+    for value, log_p in zip((2.0, 0.5), found, strict=True):
+        p = np.exp(density.log_prob(np.stack([axis, np.full_like(axis, value)], 1)))
+        assert log_p == pytest.approx(np.log(p.sum() * (axis[1] - axis[0])), abs=1e-6)
+    assert (error == 0).all()
 
 
 def test_a_density_is_built_again_from_its_description_and_tensors() -> None:

@@ -413,6 +413,7 @@ def pairs(path: Path, data: np.ndarray, samples: np.ndarray, names: Sequence[str
             ax.set_ylim(low[1] - pad[1], high[1] + pad[1])
             shown, colour = (data, _BLUE) if i > j else (samples[: len(data)], _RED)
             ax.plot(shown[:, j], shown[:, i], ".", markersize=1, color=colour)
+    figure.suptitle("blue: data\nred: samples", fontsize=_TITLE)
     return save_figure(figure, path)
 
 
@@ -428,6 +429,11 @@ def quantiles(path: Path, data: np.ndarray, samples: np.ndarray, names: Sequence
         a, b = np.quantile(data[:, i], levels), np.quantile(samples[:, i], levels)
         ax.plot(a[[0, -1]], a[[0, -1]], color="0.7", linewidth=1)
         ax.plot(a, b, ".", markersize=2, color=_BLUE)
+        ends = {"ticks": a[[0, -1]], "labels": [f"{value:.3g}" for value in a[[0, -1]]], "fontsize": _TITLE - 3}
+        ax.set_xticks(**ends)
+        ax.set_yticks(**ends)
         ax.set_aspect("auto")
         ax.set(title=names[i])
+    figure.supxlabel("quantiles of the data", fontsize=_TITLE)
+    figure.supylabel("of the samples", fontsize=_TITLE)
     return save_figure(figure, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from springwell.errors import UserError
+from springwell.evaluation.outliers import Method, ranking, typicality
 from springwell.store.files import read_json, write_atomically, write_json
 from springwell.tables.density import TableDensity
 from springwell.tables.transform import KINDS
@@ -30,19 +32,24 @@ class TableModel(NamedTuple):
         columns: Their names.
         data: Where the table was read from.
         reference: Some training rows ``[N, D]``, float64.
-        held_out: Mean log-density of held-out rows, nats, or None.
+        unseen: Log-densities of training rows that the fit had not seen, nats.
     """
 
     density: TableDensity
     columns: list[str]
     data: str
     reference: np.ndarray
-    held_out: float | None
+    unseen: np.ndarray
 
     def norms(self, x: np.ndarray) -> np.ndarray:
         """sigma |score| ``[N, L]`` of the mixture with noise, over the levels ``SIGMAS``."""
-        u, _ = self.density.coordinates(torch.from_numpy(np.array(x, dtype=np.float64)))
-        return np.stack([(s * self.density.mixture.score(u, s).norm(dim=1)).numpy() for s in SIGMAS], 1)
+        return self.density.start_norms(x, SIGMAS)
+
+    def ranking(self, method: Method, seed: int = 0) -> Callable[[np.ndarray], np.ndarray]:
+        """What a method says of rows, larger for those like the table's; f is compared with that of unseen training rows."""
+        if method == "typicality":
+            return lambda x: typicality(self.density.log_prob(x), self.unseen)
+        return ranking(method, self.reference, self.density.log_prob, self.norms, seed)
 
 
 def is_table_run(run: str) -> bool:
@@ -53,10 +60,10 @@ def is_table_run(run: str) -> bool:
 def save_table(model: TableModel, folder: Path) -> None:
     """Writes a model, table.json last."""
     tensors = {name: tensor.contiguous() for name, tensor in model.density.state_dict().items()}
-    tensors["reference"] = torch.from_numpy(model.reference)
+    tensors |= {"reference": torch.from_numpy(model.reference), "unseen": torch.from_numpy(model.unseen)}
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / TENSORS, save(tensors))
-    about = {"columns": model.columns, "data": model.data, "held_out": model.held_out}
+    about = {"columns": model.columns, "data": model.data, "held_out": float(model.unseen.mean())}
     write_json(folder / DESCRIPTION, {**about, "density": model.density.description()})
 
 
@@ -67,10 +74,10 @@ def load_table(folder: Path) -> TableModel:
         if about["density"]["transform"] not in KINDS:
             raise ValueError(f"transform {about['density']['transform']!r}")
         tensors = load_file(folder / TENSORS)
-        reference = tensors.pop("reference").numpy()
+        reference, unseen = (tensors.pop(name).numpy() for name in ("reference", "unseen"))
         density = TableDensity.from_description(about["density"])
         density.load_state_dict(tensors)
-        return TableModel(density, [str(c) for c in about["columns"]], str(about["data"]), reference, about["held_out"])
+        return TableModel(density, [str(c) for c in about["columns"]], str(about["data"]), reference, unseen)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{folder}: is not a table's density ({reason}); train it again") from None

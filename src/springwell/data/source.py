@@ -14,7 +14,7 @@ from torch import Tensor
 
 from springwell.data.formats import UnusableDataError, load_npy
 from springwell.data.options import ImageOptions
-from springwell.data.spec import IMAGE_CHOICES, Spec, parse
+from springwell.data.spec import IMAGE_CHOICES, TABLES, Spec, parse
 from springwell.data.toy import TOY_DATA, ToyData, toy_data
 from springwell.errors import UserError
 from springwell.noise import Noise
@@ -83,6 +83,8 @@ def open_data(spec: str, images: ImageOptions | None = None, reporter: Reporter 
         return DataSource((2,), toy.sample, toy.sample, torch.zeros(2), torch.ones(2), toy)
     if (parsed := parse(spec)).kind == "npy":
         return _vectors(spec, parsed)
+    if parsed.kind in TABLES:
+        raise UserError(f"data={spec!r}: is a table; springwell.sklearn.EnergyDensity and `springwell train table` fit one")
     from springwell.data.images import open_images
 
     if (source := open_images(spec, images, reporter or SILENT)) is not None:

@@ -5,9 +5,10 @@ digits, mnist, fashion-mnist, cifar10, celeba   published sets of images, below 
 lsun/CATEGORY                                   likewise
 folder:PATH, zip:PATH                           images in a folder or in an archive
 npz:PATH, npy:PATH                              arrays
+csv:PATH, parquet:PATH                          tables; npy:PATH, too
 hf:NAME, hf:NAME@CONFIG                         a set of the Hugging Face hub
 prepared:PATH                                   what ``springwell data prepare`` wrote
-PATH                                            a prepared set, a folder, a .zip, .npz or .npy file, or an image
+PATH                                            a prepared set, a folder, a .zip, .npz, .npy, .csv or .parquet file, or an image
 @train, @test                                   the split
 
 A name comes before a path: a folder called mnist is ./mnist or folder:mnist.
@@ -20,7 +21,8 @@ from pathlib import Path
 
 TOYS = ("checkerboard", "eight_gaussians", "rings", "two_moons", "pinwheel", "two_spirals")
 NAMED = ("digits", "mnist", "fashion-mnist", "cifar10", "celeba")
-KINDS = ("folder", "zip", "npz", "npy", "hf", "prepared")
+TABLES = ("csv", "parquet", "npy")
+KINDS = ("folder", "zip", "npz", "npy", "csv", "parquet", "hf", "prepared")
 SPLITS = ("train", "test")
 IMAGE_CHOICES = f"{', '.join(NAMED)}, lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH, hf:NAME, prepared:PATH"
 
@@ -78,8 +80,8 @@ def parse(text: str) -> Spec:
         return Spec("prepared", text)
     if text and path.is_dir():
         return Spec("folder", text)
-    if path.suffix in (".zip", ".npz", ".npy"):
-        return Spec(path.suffix[1:], text)
+    if path.suffix.lower() in (".zip", ".npz", ".npy", ".csv", ".parquet"):
+        return Spec(path.suffix[1:].lower(), text)
     return Spec("image" if path.is_file() else "", text)
 
 

@@ -1,109 +1,153 @@
-"""Tables in files: csv:FILE, parquet:FILE and npy:FILE as numbers with the names of columns and rows."""
+"""Tables in files: csv:FILE, parquet:FILE and npy:FILE as numbers with the names of columns and rows.
+
+A csv may have commas, semicolons or tabs between its cells, quoted cells, and the line ends of any system. A first line of
+numbers alone is a row, not a header. A first column that has no name, or that holds no numbers, names the rows.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import io
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from springwell.data.formats import UnusableDataError, load_npy
+from springwell.data.spec import TABLES, parse_source
 from springwell.errors import UserError
 from springwell.store.files import write_atomically
 
-KINDS = ("csv", "parquet", "npy")
+_SEPARATORS = ",;\t"
+_MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"})
+
+
+def default_names(num: int) -> list[str]:
+    """What the columns of a table without a header are called."""
+    return [f"x{i}" for i in range(num)]
 
 
 class Table(NamedTuple):
     """Rows and columns.
 
     Attributes:
-        values: ``[N, D]``, numbers.
+        values: ``[N, D]``, numbers; NaN where a cell is missing.
         columns: D names.
-        rows: N names: those of a first column of text, else the numbers 0, 1, ...
+        rows: N names, or the numbers 0, 1, ...
     """
 
     values: np.ndarray
     columns: list[str]
-    rows: list[str]
+    rows: Sequence[str] | Sequence[int]
 
 
-def is_table(text: str) -> bool:
-    """Whether ``text`` names a file that only a table can be in: csv or parquet."""
-    kind = text.partition(":")[0]
-    return kind in ("csv", "parquet") or Path(text).suffix in (".csv", ".parquet")
-
-
-def read_table(text: str) -> Table:
-    """The table that ``text`` names: KIND:FILE, or a FILE whose suffix is a kind. Raises UserError."""
-    kind, colon, place = text.partition(":")
-    if not colon or kind not in KINDS:
-        kind, place = Path(text).suffix[1:], text
-    if kind not in KINDS:
-        raise UserError(f"data={text!r}: is not a table; give csv:FILE, parquet:FILE or npy:FILE")
-    path = Path(place).expanduser()
+def read_table(text: str, what: str = "") -> Table:
+    """The table that ``text`` names: KIND:FILE, or a FILE whose suffix is a kind. Raises UserError, which calls it ``what``."""
+    spec, what = parse_source(text), what or f"data={text!r}"
+    if spec.kind not in TABLES:
+        raise UserError(f"{what}: is not a table; give csv:FILE, parquet:FILE or npy:FILE")
+    if spec.split:
+        raise UserError(f"{what}: a table is not divided; leave out @{spec.split}")
     try:
-        table = {"csv": _csv, "parquet": _parquet, "npy": _npy}[kind](path)
+        table = {"csv": _csv, "parquet": _parquet, "npy": _npy}[spec.kind](spec.path)
     except FileNotFoundError:
-        raise UserError(f"data={text!r}: no such file") from None
-    except (OSError, UnicodeDecodeError, csv.Error, UnusableDataError) as error:
-        raise UserError(f"data={text!r}: cannot be read ({error})") from None
+        raise UserError(f"{what}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{what}: is not text in UTF-8 (byte {error.start}); save it so") from None
+    except (OSError, csv.Error, UnusableDataError) as error:
+        raise UserError(f"{what}: cannot be read ({error})") from None
     if table.values.ndim != 2 or table.values.dtype.kind not in "fiu" or 0 in table.values.shape:
         found = f"{table.values.dtype} {list(table.values.shape)}"
-        raise UserError(f"data={text!r}: found {found}; needs numbers, at least one row and one column")
+        raise UserError(f"{what}: found {found}; needs numbers in rows and columns, at least one of each")
     return table
 
 
-def _named(values: np.ndarray) -> Table:
-    return Table(values, [f"x{i}" for i in range(values.shape[-1])], [str(i) for i in range(len(values))])
-
-
 def _npy(path: Path) -> Table:
-    return _named(load_npy(path))
+    values = load_npy(path)
+    values = values[:, None] if values.ndim == 1 else values
+    rows, columns = values.shape if values.ndim == 2 else (0, 0)
+    return Table(values, default_names(columns), range(rows))
 
 
 def _csv(path: Path) -> Table:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = [line for line in csv.reader(file) if line]
-    if len(lines) < 2:
-        raise UnusableDataError("it has no rows below its header")
-    header, body = lines[0], lines[1:]
-    if all(_is_number(cell) for cell in header):
-        header, body = [f"x{i}" for i in range(len(header))], lines
+        first = next((line for line in file if line.strip()), "")
+        file.seek(0)
+        # Separators between quotes belong to a name.
+        outside = "".join(first.split('"')[::2])
+        cells = csv.reader(file, delimiter=max(_SEPARATORS, key=outside.count))
+        lines = (line for line in cells if any(cell.strip() for cell in line))
+        header = next(lines, [])
+        if header and all(_is_number(cell) for cell in header):
+            return _rows(default_names(len(header)), chain([header], lines))
+        return _rows([name.strip() for name in header], lines)
+
+
+def _rows(header: list[str], body: Iterable[list[str]]) -> Table:
+    """The table of a header and the cells of its rows; numbers are kept eight bytes each while they are read."""
+    numbers, names = array("d"), []
+    named: bool | None = None
     for i, line in enumerate(body):
         if len(line) != len(header):
             raise UnusableDataError(f"row {i} has {len(line)} cells, and the header {len(header)}")
-    return _columns(header, [list(column) for column in zip(*body, strict=True)])
+        if named is None:
+            named = len(header) > 1 and (not header[0] or not (_is_number(line[0]) or line[0] in _MISSING))
+        if named:
+            names.append(line[0])
+        for j in range(named, len(line)):
+            numbers.append(_number(line[j], header[j], i))
+    if named is None:
+        raise UnusableDataError("it has no rows below its header")
+    columns = header[1:] if named else header
+    _check_names(columns)
+    values = np.frombuffer(numbers, dtype=np.float64).reshape(-1, len(columns))
+    return Table(values, columns, names if named else range(len(values)))
+
+
+def _number(cell: str, name: str, row: int) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        if cell.strip() in _MISSING:
+            return float("nan")
+    raise UnusableDataError(f"column {name!r} is text ({cell[:40]!r} in row {row}); drop it or make it numbers")
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise UnusableDataError(f"two columns are called {twice[0]!r}; rename one")
 
 
 def _parquet(path: Path) -> Table:
     try:
-        from pyarrow import parquet
+        from pyarrow import ArrowException, parquet, types
     except ImportError:
         raise UserError("parquet needs pyarrow; pip install 'springwell[tables]'") from None
-    table = parquet.read_table(path)
-    columns = [["" if cell is None else str(cell) for cell in column.to_pylist()] for column in table.columns]
-    return _columns(table.column_names, columns)
-
-
-def _columns(header: Sequence[str], columns: list[list[str]]) -> Table:
-    """Numbers of columns of text; a first column that holds no numbers names the rows."""
-    names = [str(i) for i in range(len(columns[0]))]
-    kept, values = list(header), columns
-    if len(columns) > 1 and not any(_is_number(cell) for cell in columns[0]):
-        names, kept, values = columns[0], kept[1:], columns[1:]
-    numbers = [_numbers(name, column) for name, column in zip(kept, values, strict=True)]
-    return Table(np.stack(numbers, 1), kept, names)
-
-
-def _numbers(name: str, column: list[str]) -> np.ndarray:
     try:
-        return np.array([float(cell) if cell else np.nan for cell in column])
-    except ValueError:
-        i = next(i for i, cell in enumerate(column) if cell and not _is_number(cell))
-        raise UnusableDataError(f"column {name!r} is text ({column[i]!r} in row {i}); drop it or make it numbers") from None
+        table = parquet.read_table(path)
+    except ArrowException as error:
+        raise UnusableDataError(str(error).partition("\n")[0]) from None
+
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    _check_names(table.column_names)
+    names: Sequence[str] | Sequence[int] = range(len(table))
+    first = next(iter(columns), None)
+    if (
+        len(columns) > 1
+        and first is not None
+        and (types.is_string(columns[first].type) or types.is_large_string(columns[first].type))
+    ):
+        names = [str(cell) for cell in columns.pop(first).to_pylist()]
+    for name, column in columns.items():
+        if not any(test(column.type) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)):
+            raise UnusableDataError(f"column {name!r} is {column.type}; drop it or make it numbers")
+    values = np.empty((len(table), len(columns)))
+    for i, column in enumerate(columns.values()):
+        values[:, i] = column.cast("float64").to_numpy()
+    return Table(values, list(columns), names)
 
 
 def _is_number(cell: str) -> bool:
@@ -114,12 +158,15 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Writes a table, atomically."""
-    import io
 
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    write_atomically(path, text.getvalue())
+    def write(file: BinaryIO) -> None:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+        text.flush()
+        text.detach()
+
+    write_atomically(path, write)

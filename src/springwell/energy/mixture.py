@@ -19,6 +19,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 _LOG_2PI = math.log(2 * math.pi)
+# Numbers that are computed together.
+_CACHED = 1 << 16
 
 
 class Mixture(nn.Module):
@@ -63,10 +65,15 @@ class Mixture(nn.Module):
 
     def log_parts(self, y: Tensor, sigma: float = 0.0) -> Tensor:
         """log w_k N(y; m_k, C_k + sigma^2 I) ``[K, N]`` at y ``[N, D]``, float64."""
-        z = y.double() @ self.axes - (self.mean[:, None] @ self.axes)
-        variance = self.variance[:, None] + sigma**2
-        log_density = -0.5 * (z.square() / variance + variance.log() + _LOG_2PI).sum(-1)
-        return self.log_weight[:, None] + log_density
+        variance = self.variance + sigma**2
+        # One product whitens y for all components; few rows at a time stay in the cache.
+        inward = self.axes * variance.rsqrt()[:, None]
+        shift = (self.mean[:, None] @ inward).flatten()
+        inward = inward.transpose(0, 1).flatten(1)
+        log_peak = self.log_weight - 0.5 * (variance.log() + _LOG_2PI).sum(-1)
+        together = max(16, _CACHED // len(shift))
+        square = [(part @ inward - shift).view(-1, *self.mean.shape).square().sum(-1) for part in y.double().split(together)]
+        return log_peak[:, None] - 0.5 * torch.cat(square).T
 
     def forward(self, y: Tensor, sigma: float = 0.0) -> Tensor:
         """B ``[N]``, float64."""
@@ -89,6 +96,10 @@ class Mixture(nn.Module):
         covariance = matrix.T @ self.covariance() @ matrix
         return Mixture(self.log_weight.exp(), shift + self.mean @ matrix, covariance)
 
+    def marginal(self, known: Tensor) -> Mixture:
+        """The mixture of the coordinates of the bool mask ``known`` ``[D]`` alone."""
+        return Mixture(self.log_weight.exp(), self.mean[:, known], self.covariance()[:, known][:, :, known])
+
     def given(self, known: Tensor, values: Tensor) -> Mixture:
         """The mixture of the other coordinates where those of the bool mask ``known`` ``[D]`` have ``values``."""
         covariance, rest = self.covariance(), ~known
@@ -97,6 +108,5 @@ class Mixture(nn.Module):
         gap = values.double() - self.mean[:, known]
         mean = self.mean[:, rest] + (gap[:, None] @ gain)[:, 0]
         left = covariance[:, rest][:, :, rest] - covariance[:, rest][:, :, known] @ gain
-        marginal = Mixture(self.log_weight.exp(), self.mean[:, known], seen)
-        weight = marginal.log_parts(values.double()[None])[:, 0].softmax(0)
+        weight = self.marginal(known).log_parts(values.double()[None])[:, 0].softmax(0)
         return Mixture(weight, mean, 0.5 * (left + left.mT))

@@ -82,10 +82,13 @@ def ranking(
 
 
 def score_norms(model: Model, x: Tensor) -> np.ndarray:
-    """sigmabar_t |grad log p_t(abar_t u)| ``[N, L]`` of samples u ``[N, ...]`` in standardised coordinates, over the levels."""
+    """sigmabar_t |grad log p_t(abar_t u)| ``[N, L]`` of samples u ``[N, ...]`` in standardised coordinates, over the levels.
+
+    A level without noise has a factor 1.
+    """
     columns = []
     for t in spread_levels(model.schedule.num_levels, NUM_LEVELS):
-        shrink, sigma = float(model.schedule.a_cum[t]), float(model.schedule.sigma_cum[t])
+        shrink, sigma = float(model.schedule.a_cum[t]), float(model.schedule.sigma_cum[t]) or 1.0
         parts = []
         for u in x.split(model.automatic_batch()):
             scores = model.score(model.shift + model.scale * shrink * u, t) * model.scale

@@ -7,7 +7,7 @@ Every term integrates to 1, and so does p. Nothing here is estimated by sampling
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from springwell.tables.start import Coordinates
 from springwell.tables.transform import Affine, Spline, Transform, YeoJohnson
 
 # Rows that are computed together.
-CHUNK = 2048
+CHUNK = 1024
 # Candidates for every draw of what is not given, and the least number of them.
 CANDIDATES, FEWEST_CANDIDATES = 16, 4096
 
@@ -95,13 +95,22 @@ class TableDensity(nn.Module):
         return self.score(x) * (0.5 * (inverse(one) - inverse(-one)))[0].numpy()
 
     @torch.no_grad()
+    def start_norms(self, x: np.ndarray, sigmas: Sequence[float]) -> np.ndarray:
+        """sigma |score| ``[N, L]`` of the mixture with noise sigma, in whitened coordinates, over the L noises."""
+        parts = []
+        for rows in pieces(x):
+            u, _ = self.coordinates(rows)
+            parts.append(torch.stack([s * self.mixture.score(u, s).norm(dim=1) for s in sigmas], 1).numpy())
+        return np.concatenate(parts)
+
+    @torch.no_grad()
     def sample(self, num: int, generator: Generator) -> Tensor:
         """``[num, D]`` exact draws, float64."""
         term = torch.multinomial(self.log_share.exp(), num, replacement=True, generator=generator)
         u = torch.empty(num, self.dim, dtype=torch.float64)
         for i, part in enumerate((self.mixture, *self.energies)):
-            if count := int((term == i).sum()):
-                u[term == i] = part.sample(count, generator)
+            for index in torch.nonzero(term == i)[:, 0].split(CHUNK):
+                u[index] = part.sample(len(index), generator)
         return self.coordinates.inverse(u)
 
     @torch.no_grad()
@@ -111,27 +120,58 @@ class TableDensity(nn.Module):
         The mixture's conditional is explicit and proposes candidates; importance weights correct them to p, and draws are
         resampled by the weights. The mean weight gives the density of what is known, too.
         """
-        transform, coordinates = self.coordinates.transform, self.coordinates
         if not bool(known.any()) or bool(known.all()):
             raise UserError("given: needs at least one column, and leaves at least one to be drawn")
+        count = max(FEWEST_CANDIDATES, CANDIDATES * num)
+        z, log_ratio, log_density, error = self._candidates(known, values, count, generator)
+        weight = log_ratio.softmax(0)
+        index = torch.multinomial(weight, num, replacement=True, generator=generator)
+        x = self.coordinates.transform.inverse(z[index])
+        x[:, known] = values.double()
+        return Conditional(x, float(1 / weight.square().sum()), log_density, error)
+
+    def _candidates(self, known: Tensor, values: Tensor, num: int, generator: Generator) -> tuple[Tensor, Tensor, float, float]:
+        """Candidates z ``[num, D]`` of the mixture given ``values``, log p / mixture at them, and log p(values) with its error.
+
+        With the mixture's marginal m, p(values) = m(values) E[p(z) / mixture(z)].
+        """
+        coordinates = self.coordinates
         filled = torch.zeros(1, self.dim, dtype=torch.float64)
         filled[0, known] = values.double()
-        z_known, slope = transform(filled)
+        z_known, slope = coordinates.transform(filled)
         in_z = self.mixture.mapped(coordinates.outward, coordinates.mean)
-        conditional = in_z.given(known, z_known[0, known])
-        count = max(FEWEST_CANDIDATES, CANDIDATES * num)
-        z = z_known.repeat(count, 1)
-        z[:, ~known] = conditional.sample(count, generator)
+        z = z_known.repeat(num, 1)
+        z[:, ~known] = in_z.given(known, z_known[0, known]).sample(num, generator)
         u = (z - coordinates.mean) @ coordinates.inward
-        log_w = torch.cat([self._terms(part).logsumexp(1) - self.mixture(part) for part in u.split(CHUNK)])
-        weight = log_w.softmax(0)
-        index = torch.multinomial(weight, num, replacement=True, generator=generator)
-        x = transform.inverse(z[index])
-        x[:, known] = values.double()
-        marginal = Mixture(in_z.log_weight.exp(), in_z.mean[:, known], in_z.covariance()[:, known][:, :, known])
-        ratio = log_w.exp()
-        log_density = float(marginal(z_known[:, known])[0] + slope[0, known].sum() + ratio.mean().log())
-        return Conditional(x, float(1 / weight.square().sum()), log_density, float(ratio.std() / ratio.mean() / count**0.5))
+        log_ratio = torch.cat([self._terms(part).logsumexp(1) - self.mixture(part) for part in u.split(CHUNK)])
+        ratio = log_ratio.exp()
+        log_density = in_z.marginal(known)(z_known[:, known])[0] + slope[0, known].sum() + ratio.mean().log()
+        return z, log_ratio, float(log_density), float(ratio.std() / ratio.mean() / num**0.5)
+
+    @torch.no_grad()
+    def log_prob_given(self, x: np.ndarray, num: int = FEWEST_CANDIDATES) -> tuple[np.ndarray, np.ndarray]:
+        """log p ``[N]`` of the cells of each row that are not NaN, the others integrated out, and its standard error ``[N]``.
+
+        The mixture's integral is explicit. That of the energies is the mean over ``num`` candidates of the mixture.
+        """
+        log_density, error = np.zeros(len(x)), np.zeros(len(x))
+        given = ~np.isnan(x)
+        whole = given.all(1)
+        if whole.any():
+            log_density[whole] = self.log_prob(x[whole])
+        in_z = self.mixture.mapped(self.coordinates.outward, self.coordinates.mean)
+        for pattern in np.unique(given[~whole], axis=0):
+            index = np.flatnonzero((given == pattern).all(1))
+            known = torch.from_numpy(pattern)
+            if len(self.energies) and known.any():
+                for i in index:
+                    cells = torch.from_numpy(np.array(x[i, pattern], dtype=np.float64))
+                    found = self._candidates(known, cells, num, Generator().manual_seed(0))
+                    log_density[i], error[i] = found[2:]
+            elif known.any():
+                z, slope = self.coordinates.transform(torch.from_numpy(np.nan_to_num(np.array(x[index], dtype=np.float64))))
+                log_density[index] = (in_z.marginal(known)(z[:, known]) + slope[:, known].sum(1)).numpy()
+        return log_density, error
 
     def description(self) -> dict[str, Any]:
         """What has to be known, beside the tensors, to build the density again; for JSON."""

@@ -19,8 +19,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from springwell.energy.columns import ColumnEnergy, ColumnNetwork
+from springwell.energy.mixture import Mixture
 from springwell.tables.density import TableDensity
-from springwell.tables.start import MOST_ROWS, Coordinates, Start, fit_start, stacked
+from springwell.tables.start import MOST_ROWS, Coordinates, Start, fit_start, noise_widths, stacked, with_noise
 from springwell.tables.transform import KINDS
 from springwell.training.ema import update_ema
 
@@ -58,15 +59,15 @@ class Fitted(NamedTuple):
 
     Attributes:
         density: The density.
-        held_out: Mean log-density of the held-out rows, nats; None where there were too few rows to hold any out.
-        start_held_out: The same of the start alone.
+        unseen: Log-densities of rows that the fit had not seen, nats: the held-out rows, or all of a small table by folds.
+        start_unseen: Their mean by the start alone.
         scores: Mean log-density of unseen rows by transform.
         iterations: Updates of every energy until it was best.
     """
 
     density: TableDensity
-    held_out: float | None
-    start_held_out: float | None
+    unseen: np.ndarray
+    start_unseen: float
     scores: dict[str, float]
     iterations: tuple[int, ...]
 
@@ -78,7 +79,7 @@ def recipe_for(num_rows: int, dim: int) -> Recipe:
     if num_rows < 2500:
         return Recipe(2, 200, 64, 0.3)
     if num_rows < 50_000:
-        return Recipe(3, 1000, 128, 0.01, 0.1, 4e-3)
+        return Recipe(3, 500, 128, 0.01, 0.1, 4e-3)
     return Recipe(2, 3000, 192, 0.01, 0.05)
 
 
@@ -89,10 +90,12 @@ class Rows:
         x: ``[N, D]``.
         index: The rows.
         coordinates: x -> u.
+        width: ``[D]``: of the noise that is added to x.
     """
 
-    def __init__(self, x: np.ndarray, index: np.ndarray, coordinates: Coordinates):
-        self.x, self.index, self.coordinates = x, index, coordinates
+    def __init__(self, x: np.ndarray, index: np.ndarray, coordinates: Coordinates, width: Tensor):
+        self.x, self.index, self.coordinates, self.width = x, index, coordinates, width
+        self.noise = Generator().manual_seed(len(index))
         self.kept = (
             torch.cat([self._u(part) for part in np.array_split(index, 1 + len(index) // 10_000)])
             if (index.size * x.shape[1] <= KEPT)
@@ -100,7 +103,7 @@ class Rows:
         )
 
     def _u(self, index: np.ndarray) -> Tensor:
-        return self.coordinates(as_rows(self.x, index))[0].float()
+        return self.coordinates(with_noise(as_rows(self.x, index), self.width, self.noise))[0].float()
 
     def draw(self, num: int, generator: Generator) -> Tensor:
         """``[num, D]``, with replacement."""
@@ -137,14 +140,21 @@ def fit_table(
     chosen = np.sort(order[num_held : num_held + MOST_ROWS])
     start = fit_start(as_rows(x, chosen), kinds, seed)
     if not num_held:
-        return Fitted(TableDensity(start.coordinates, start.mixture, [], torch.ones(1)), None, None, start.scores, ())
-    rows, judged = Rows(x, train, start.coordinates), start.coordinates(as_rows(x, held))
+        return _alone(start, start.mixture, ())
+    width = noise_widths(as_rows(x, chosen))
+    rows, judged = Rows(x, train, start.coordinates, width), start.coordinates(as_rows(x, held))
     energies, iterations = [], []
     for i in range(recipe.num_energies):
         energy, best = train_energy(rows, judged[0], recipe, seed + i, watch)
         energies.append(energy)
         iterations.append(best)
     return _combined(x, np.sort(order[:MOST_ROWS]), start, energies, judged, tuple(iterations), seed)
+
+
+def _alone(start: Start, mixture: Mixture, iterations: tuple[int, ...]) -> Fitted:
+    """The fit by the start alone."""
+    density = TableDensity(start.coordinates, mixture, [], torch.ones(1))
+    return Fitted(density, start.unseen.numpy(), float(start.unseen.mean()), start.scores, iterations)
 
 
 def _combined(
@@ -162,15 +172,15 @@ def _combined(
         log_densities = torch.stack([start.mixture(u), *[energy(u) for energy in energies]], 1)
     weights = stacked(log_densities)
     gain = (log_densities + weights.log()).logsumexp(1) - log_densities[:, 0]
+    mixture = start.refitted(as_rows(x, chosen), seed)
     if float(gain.mean()) < float(gain.std()) / math.sqrt(len(gain)):
-        weights, gain = torch.tensor([1.0] + [0.0] * len(energies)), torch.zeros_like(gain)
+        return _alone(start, mixture, iterations)
     kept = [energy for energy, w in zip(energies, weights[1:], strict=True) if float(w) > 0]
     # The start keeps a small share, by which it proposes candidates of conditional draws everywhere.
     shares = torch.cat([weights[:1].clamp(min=0.01), weights[1:][weights[1:] > 0]])
-    mixture = start.refitted(as_rows(x, chosen), seed)
     density = TableDensity(start.coordinates, mixture, kept, shares / shares.sum())
-    alone = float((log_densities[:, 0] + log_volume).mean())
-    return Fitted(density, alone + float(gain.mean()), alone, start.scores, iterations)
+    alone = log_densities[:, 0] + log_volume
+    return Fitted(density, (alone + gain).numpy(), float(alone.mean()), start.scores, iterations)
 
 
 def train_energy(
@@ -184,7 +194,7 @@ def train_energy(
         torch.default_generator.manual_seed(seed)
         energy = ColumnEnergy(ColumnNetwork(dim, recipe.width), order)
         average, best, best_value, best_at = copy.deepcopy(energy).eval(), energy, -math.inf, 0
-        optimiser = torch.optim.AdamW(energy.parameters(), recipe.lr, weight_decay=recipe.weight_decay)
+        optimiser = torch.optim.AdamW(energy.parameters(), recipe.lr, weight_decay=recipe.weight_decay, fused=True)
         every = max(5, recipe.iterations // 40)
         for i in range(recipe.iterations):
             for group in optimiser.param_groups:

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from springwell.energy.mixture import Mixture
-from springwell.tables.transform import Transform
+from springwell.tables.transform import Affine, Transform
 
 # Rows that mixtures are fitted to.
 MOST_ROWS = 4_000
@@ -37,8 +37,10 @@ ONE_FOLD = 2_500
 FEW_ROWS = 600
 # Rows of the diagonal that the covariance of all rows is mixed with.
 SHRINKAGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-# The least variance in any direction, in units of a column's variance: the noise without which equal columns have no density.
+# The least variance in any direction, in units of a column's variance.
 FLOOR = 1e-6
+# Width, in units of a column's, of the noise without which constant and dependent columns have no density.
+NOISE = 1e-3
 _ITERATIONS = 40
 _NEGLIGIBLE = 0.02
 
@@ -99,7 +101,7 @@ def shrunk(z: Tensor) -> Tensor:
             total += float(normal(others).sum())
         return total
 
-    return mixed(z, max(SHRINKAGES, key=likelihood))
+    return mixed(z, max(SHRINKAGES, key=likelihood) if len(z) >= 10 else SHRINKAGES[-1])
 
 
 class Candidate(NamedTuple):
@@ -169,6 +171,7 @@ class Start(NamedTuple):
         parts: The mixtures that it was stacked from.
         weights: Of the parts.
         scores: Mean log-density of unseen rows by transform, nats.
+        unseen: Log-densities of training rows, each by a stack that has not seen it.
     """
 
     coordinates: Coordinates
@@ -176,10 +179,12 @@ class Start(NamedTuple):
     parts: tuple[Candidate, ...]
     weights: Tensor
     scores: dict[str, float]
+    unseen: Tensor
 
     def refitted(self, x: Tensor, seed: int) -> Mixture:
         """The same stack in the same coordinates, of other rows."""
-        u, _ = self.coordinates(some_rows(x, seed))
+        x = some_rows(x, seed)
+        u, _ = self.coordinates(with_noise(x, noise_widths(x), Generator().manual_seed(seed)))
         return Mixture.joined([fit_mixture(u, c, seed) for c in self.parts], self.weights)
 
 
@@ -188,6 +193,22 @@ def some_rows(x: Tensor, seed: int, most: int = MOST_ROWS) -> Tensor:
     if len(x) <= most:
         return x
     return x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:most].sort().values]
+
+
+def noise_widths(x: Tensor) -> Tensor:
+    """The width ``[D]`` of the noise that columns of data ``[N, D]`` need to have a density: 0 where none depends on others."""
+    scale = Affine.quartiles(x).scale
+    z = (x - x.mean(0)) / Affine.moments(x).scale
+    correlation = torch.cov(z.T, correction=0).reshape(x.shape[1], -1)
+    constant = correlation.diagonal() < 0.5
+    twins = (correlation.triu(1).abs() > 1 - 1e-12).any()
+    dependent = len(x) > x.shape[1] and torch.linalg.eigvalsh(correlation)[0] < FLOOR
+    return NOISE * scale if constant.any() or twins or dependent else torch.zeros_like(scale)
+
+
+def with_noise(x: Tensor, width: Tensor, generator: Generator) -> Tensor:
+    """x + width * e, e normal."""
+    return x + width * torch.randn(x.shape, generator=generator, dtype=x.dtype) if bool(width.any()) else x
 
 
 def folds_of(num_rows: int, seed: int) -> list[tuple[Tensor, Tensor]]:
@@ -201,29 +222,31 @@ def folds_of(num_rows: int, seed: int) -> list[tuple[Tensor, Tensor]]:
 def fit_start(x: Tensor, kinds: Sequence[str], seed: int) -> Start:
     """The start of data ``[N, D]``, float64: the transform among ``kinds`` and the stack that unseen rows prefer."""
     x = some_rows(x, seed)
+    noisy = with_noise(x, noise_widths(x), Generator().manual_seed(seed))
     scores = {}
     if len(kinds) > 1:
         folds = folds_of(len(x), seed)[: 5 if len(x) < FEW_ROWS else 2]
-        scores = {kind: _stack(x, kind, QUICK, folds, seed)[1] for kind in kinds}
+        scores = {kind: float(_stack(x, noisy, kind, QUICK, folds, seed)[1].mean()) for kind in kinds}
     kind = max(kinds, key=lambda name: scores.get(name, 0.0))
     tried = candidates(len(x))
-    weights, score = _stack(x, kind, tried, folds_of(len(x), seed), seed)
+    weights, unseen = _stack(x, noisy, kind, tried, folds_of(len(x), seed), seed)
     parts = tuple(c for c, w in zip(tried, weights, strict=True) if float(w) > 0)
-    coordinates = Coordinates.fit(kind, x)
-    start = Start(coordinates, Mixture.outline(1, x.shape[1]), parts, weights[weights > 0], scores or {kind: score})
+    coordinates = Coordinates.fit(kind, noisy)
+    scores = scores or {kind: float(unseen.mean())}
+    start = Start(coordinates, Mixture.outline(1, x.shape[1]), parts, weights[weights > 0], scores, unseen)
     return start._replace(mixture=start.refitted(x, seed))
 
 
 def _stack(
-    x: Tensor, kind: str, tried: Sequence[Candidate], folds: Sequence[tuple[Tensor, Tensor]], seed: int
-) -> tuple[Tensor, float]:
-    """The weights of candidates, and the mean log-density that unseen rows get with them."""
+    x: Tensor, noisy: Tensor, kind: str, tried: Sequence[Candidate], folds: Sequence[tuple[Tensor, Tensor]], seed: int
+) -> tuple[Tensor, Tensor]:
+    """The weights of candidates, and the log-densities that unseen rows get with them."""
     scores = []
     for fitted, judged in folds:
-        coordinates = Coordinates.fit(kind, x[fitted])
-        u, _ = coordinates(x[fitted])
+        coordinates = Coordinates.fit(kind, noisy[fitted])
+        u, _ = coordinates(noisy[fitted])
         v, log_volume = coordinates(x[judged])
         scores.append(torch.stack([fit_mixture(u, c, seed)(v) + log_volume for c in tried], 1))
     log_densities = torch.cat(scores)
     weights = stacked(log_densities)
-    return weights, float((log_densities + weights.log()).logsumexp(1).mean())
+    return weights, (log_densities + weights.log()).logsumexp(1)

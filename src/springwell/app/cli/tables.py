@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 ABOUT = "The density of any table of numbers: csv:FILE, parquet:FILE or npy:FILE."
 MOST_DRAWN = 6
+DRIVERS = tuple(f"{what}_{i}" for i in (1, 2, 3) for what in ("driver", "pull"))
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
     for note in column_notes(table.values, table.columns):
         context.reporter.warn(note)
     reference = table.values[:: -(-len(table.values) // MOST_REFERENCE)].astype(float)
-    model = TableModel(fitted.density_, table.columns, str(Path(command.data)), reference, fitted.held_out_score_)
+    model = TableModel(fitted.density_, table.columns, str(Path(command.data)), reference, fitted.unseen_)
     with write_errors(command.out):
         save_table(model, command.out)
     result = {
@@ -84,9 +86,9 @@ def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
     if not command.common.json:
         parts = f"{result['components']} Gaussians, {result['energies']} energies, transform {result['transform']}"
         print(f"{command.out / DESCRIPTION}: {result['rows']} rows, {len(table.columns)} columns; {parts}")
-        if fitted.held_out_score_ is not None:
-            values = f"{fitted.held_out_score_:.3f} nats a row; the mixture alone {fitted.start_held_out_score_:.3f}"
-            print(f"held out  {values}")
+        error = f"{fitted.unseen_.std() / len(fitted.unseen_) ** 0.5:.3f} nats a row, {len(fitted.unseen_)} rows"
+        alone = f"; the mixture alone {fitted.start_held_out_score_:.3f}" if result["energies"] else ""
+        print(f"unseen    {fitted.held_out_score_:.3f} +- {error}{alone}")
     return result
 
 
@@ -115,7 +117,7 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
 
     from springwell.app.tables import load_table
     from springwell.data.tables import write_csv
-    from springwell.evaluation.outliers import percentile, ranking
+    from springwell.evaluation.outliers import percentile
     from springwell.evaluation.scores import auroc
     from springwell.store.files import write_json
 
@@ -125,29 +127,29 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
     check_new(out, command.overwrite)
     rows, names = _rows_of(model, command.images, command.num)
     log_density = model.density.log_prob(rows)
-    rank = ranking(command.method, model.reference, model.density.log_prob, model.norms, command.seed)
+    rank = model.ranking(command.method, command.seed)
     scores = log_density if command.method == "density" else rank(rows)
-    ranks = percentile(log_density, model.density.log_prob(model.reference))
-    pull = np.abs(model.density.drivers(rows))
-    drivers = [" ".join(model.columns[j] for j in np.argsort(-row)[:3]) for row in pull]
+    ranks = percentile(log_density, model.unseen)
     result: dict[str, Any] = {
         "table": command.images,
         "num": len(rows),
         "method": command.method,
         "mean": float(log_density.mean()),
         "mean_standard_error": float(log_density.std() / np.sqrt(len(rows))),
-        "least_likely": [names[i] for i in np.argsort(scores)[:10]],
+        "least_likely": [str(names[i]) for i in np.argsort(scores)[:10]],
     }
     if command.against:
         others, _ = _rows_of(model, command.against, command.num)
         other = rank(others)
         area, error = auroc(torch.from_numpy(scores), torch.from_numpy(other))
-        result |= {"against": command.against, "against_num": len(others), "auroc": area, "auroc_standard_error": error}
+        spread = error if np.isfinite(error) else None
+        result |= {"against": command.against, "against_num": len(others), "auroc": area, "auroc_standard_error": spread}
+    numbers = {"log_density": log_density, "percentile": ranks}
+    if command.method != "density":
+        numbers[command.method] = scores
     writable(folder)
     with write_errors(folder):
-        header = ["row", "log_density", "percentile", command.method, "drivers"]
-        columns = zip(names, log_density, ranks, scores, drivers, strict=True)
-        write_csv(out, header, [[n, f"{p:.6f}", f"{r:.2f}", f"{s:.6g}", d] for n, p, r, s, d in columns])
+        write_csv(out, ["row", *numbers, *DRIVERS], _score_lines(model, rows, names, list(numbers.values())))
         write_json(folder / "scores.json", result)
     if not command.common.json:
         mean = f"{result['mean']:.3f} +- {result['mean_standard_error']:.3f} nats a row"
@@ -160,23 +162,38 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
     return {"run": command.run, "out": str(folder), **result}
 
 
-def _rows_of(model: TableModel, text: str, num: int | None) -> tuple[np.ndarray, list[str]]:
-    """Rows of the model's columns, in its order, and their names."""
+def _score_lines(
+    model: TableModel, rows: np.ndarray, names: Sequence[Any], numbers: list[np.ndarray]
+) -> Iterator[Sequence[object]]:
+    """The lines of scores.csv: a row's name, its numbers, and the columns of the largest scores with these."""
     import numpy as np
 
-    from springwell.data.tables import read_table
+    together = 10_000
+    for first in range(0, len(rows), together):
+        pull = model.density.drivers(rows[first : first + together])
+        for i, (row, order) in enumerate(zip(pull, np.argsort(-np.abs(pull)), strict=True), first):
+            top = [cell for j in order[: len(DRIVERS) // 2] for cell in (model.columns[j], f"{row[j]:.4g}")]
+            yield [names[i], *(f"{column[i]:.7g}" for column in numbers), *top]
+
+
+def _rows_of(model: TableModel, text: str, num: int | None) -> tuple[np.ndarray, Sequence[Any]]:
+    """Rows of the model's columns, in its order, and their names."""
+    from springwell.data.tables import default_names, read_table
     from springwell.tables.columns import check_finite
 
-    table = read_table(text)
-    values = table.values
-    if set(model.columns) <= set(table.columns):
+    table = read_table(text, text)
+    values, nameless = table.values[:num], default_names(len(model.columns))
+    missing = [name for name in model.columns if name not in table.columns]
+    if not missing and model.columns != table.columns:
         values = values[:, [table.columns.index(name) for name in model.columns]]
-    elif values.shape[1] != len(model.columns):
-        missing = [name for name in model.columns if name not in table.columns]
-        count = f"has {values.shape[1]} columns, and the model's table {len(model.columns)}"
+    elif missing and values.shape[1] != len(model.columns):
+        count = f"its number of columns is {values.shape[1]}, and that of the model's table {len(model.columns)}"
         raise UserError(f"{text}: {count}; missing: {', '.join(missing[:8])}")
+    elif missing and nameless not in (model.columns, table.columns):
+        names = f"{', '.join(missing[:8])}; its columns are {', '.join(table.columns[:8])}"
+        raise UserError(f"{text}: has no column {names}")
     check_finite(values, model.columns, text)
-    return np.asarray(values[:num], dtype=float), table.rows[:num]
+    return values, table.rows[:num]
 
 
 def evaluate_table(command: Any, context: Context) -> dict[str, Any]:
@@ -199,7 +216,7 @@ def evaluate_table(command: Any, context: Context) -> dict[str, Any]:
         "num_rows": len(rows),
         "num_samples": num,
         "mean_log_density": float(log_density.mean()),
-        "held_out": model.held_out,
+        "held_out": float(model.unseen.mean()),
         "kolmogorov": dict(zip(model.columns, distance, strict=True)),
         "kolmogorov_95": 1.36 * float(np.sqrt(1 / len(rows) + 1 / num)),
     }
