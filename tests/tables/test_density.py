@@ -12,6 +12,7 @@ from torch import Tensor
 from springwell.energy.columns import ColumnEnergy, ColumnNetwork, draw_correction, log_correction, pieces
 from springwell.energy.mixture import Mixture
 from springwell.tables.density import TableDensity
+from springwell.tables.fit import fit_table
 from springwell.tables.start import Coordinates, stacked
 from springwell.tables.transform import KINDS, Transform
 
@@ -180,3 +181,13 @@ def test_stacking_prefers_the_truth_and_is_never_below_the_best_candidate() -> N
     weights = stacked(log_densities)
     assert weights.argmax() == 1
     assert float((log_densities + weights.log()).logsumexp(1).mean()) >= float(log_densities.mean(0).max()) - 1e-3
+
+
+def test_a_fit_leaves_the_number_of_threads_as_it_was():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        fit_table(np.random.default_rng(0).normal(size=(30, 2)))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
