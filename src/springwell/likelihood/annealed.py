@@ -170,13 +170,19 @@ class Plan(NamedTuple):
     acceptance: Tensor
     num_leapfrog: int
 
-    def densities(self, num: int) -> Tensor:
-        """s_0 ... s_K of K = ``num`` steps, equal steps of the length but for those that lead to nodes of the path."""
+    def places(self, num: int) -> Tensor:
+        """s_0 ... s_K of K = ``num`` equal steps of the length, a share of which is spread evenly over the positions."""
         if num < 1:
             raise UserError(f"number of densities {num}: must be at least 1")
         even = self.position / self.position[-1]
         share = self.length / self.length[-1] if float(self.length[-1]) > 0 else even
-        s = interpolate(torch.linspace(0, 1, num + 1, dtype=torch.float64), torch.lerp(share, even, EVEN_SHARE), self.position)
+        return interpolate(
+            torch.linspace(0, 1, num + 1, dtype=torch.float64), torch.lerp(share, even, EVEN_SHARE), self.position
+        )
+
+    def densities(self, num: int) -> Tensor:
+        """The places of K = ``num`` steps, but for those that lead to nodes of the path."""
+        s = self.places(num)
         # Between nodes a density costs two networks, and nodes are levels, so the place nearest to a node moves there.
         nodes = torch.arange(round(float(self.position[-1])) + 1, dtype=torch.float64)
         right = torch.searchsorted(s, nodes).clamp(1, num)

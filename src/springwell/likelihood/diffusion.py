@@ -51,10 +51,9 @@ import torch
 from torch import Tensor
 
 from springwell.energy.residual import LevelEnergy, ResidualEnergy
-from springwell.likelihood.annealed import EVEN_SHARE, Plan, Walk, Walkers, effective_share, log_mean, picked, resampled
+from springwell.likelihood.annealed import Plan, Walk, Walkers, effective_share, log_mean, picked, resampled
 from springwell.noise import Noise
 from springwell.normalised import derivatives
-from springwell.samplers.adaptation import interpolate
 from springwell.schedule import NoiseSchedule
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -223,10 +222,7 @@ class NoisePath:
 
     def sigmas(self, num: int, plan: Plan | None = None) -> Tensor:
         """sigma_0 ... sigma_K, K = ``num``: in equal steps of a plan's length, or in equal ratios without one."""
-        place = torch.linspace(0, 1, num + 1, dtype=torch.float64)
-        if plan is not None and float(plan.length[-1]) > 0:
-            share = torch.lerp(plan.length / plan.length[-1], plan.position, EVEN_SHARE)
-            place = interpolate(place, share, plan.position)
+        place = torch.linspace(0, 1, num + 1, dtype=torch.float64) if plan is None else plan.places(num)
         return (math.log(self.low) + place * math.log(self.high / self.low)).exp()
 
     def draw(self, num_densities: int, noise: Noise, resample: Noise) -> Tensor:

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from springwell.app.cli.common import (
-    Common,
-    Context,
-    DataSpec,
-    Flag,
-    Folder,
-    ModelName,
-    Number,
-    at_least,
-    load_model,
-    place,
-    writable,
-    write_errors,
-)
+from springwell.app.cli import common as cli
 from springwell.errors import InterruptionError, UserError
 
 
 @dataclass(frozen=True)
-class LikelihoodCommand:
+class LikelihoodCommand(cli.Command):
     """Bracket a model's partition function and the bits per dimension of data."""
 
-    run: ModelName
-    data: DataSpec = None
+    run: cli.ModelName
+    data: cli.DataSpec = None
     split: Literal["test", "train"] = "test"
     """Which data to measure."""
     num: int = 10_000
@@ -42,25 +28,24 @@ class LikelihoodCommand:
     """Intermediate densities of the first round; every further round has twice as many."""
     budget: int = 256
     """The most intermediate densities of a round. Twice as many take twice as long."""
-    repeats: Number = None
+    repeats: cli.Number = None
     """Independent repeats, whose spread gives standard errors. Default: 8; 16 for energies that know their normaliser."""
-    chains: Number = None
+    chains: cli.Number = None
     """Chains of a repeat. Default: 128 for energies that know their normaliser, else 16 for images and 512 for vectors."""
     burn: int = 200
     """HMC steps of the chains that the upper bounds start from, from noise and from held-out data."""
     seed: int = 0
     """Results depend on the seed, not on the number of processes."""
-    batch: Number = None
-    """Chains that run side by side. Default: 64 images, 1024 vectors, or fewer if memory is short."""
-    out: Folder = None
+    batch: cli.Number = None
+    """Chains that run side by side, whole repeats. Default: 64 images, 1024 vectors, or fewer if memory is short."""
+    out: cli.Folder = None
     """Where to write likelihood.json and likelihood.png. Default: the run directory; ./NAME-likelihood with --data and
     for other models."""
-    strict: Flag = False
+    strict: cli.Flag = False
     """Exit with code 1 unless the verdict is ok."""
-    common: Common = dataclasses.field(default_factory=Common)
 
 
-def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str, Any]:
+def likelihood_command(command: LikelihoodCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app import plots
     from springwell.app.build import measurable_data
     from springwell.evaluation.likelihood import measure, settings_for, work_name
@@ -68,14 +53,14 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
     from springwell.store.parts import Parts
 
     limits = (("num", 2), ("densities", 1), ("budget", 1), ("repeats", 4), ("chains", 2), ("burn", 0), ("batch", 1))
-    at_least(*((option, getattr(command, option), least) for option, least in limits))
+    cli.at_least(*((option, getattr(command, option), least) for option, least in limits))
     if not 0 < command.tolerance < math.inf:
         raise UserError(f"--tolerance {command.tolerance:g}: must be positive (bits/dim)")
-    out = place(command.run, command.out, "likelihood", data=command.data)
+    out = cli.place(command.run, command.out, "likelihood", data=command.data)
     with context.processes() as processes:
         with processes.first():
-            model = load_model(command.run, context, processes.device, command.data)
-        writable(out)
+            model = cli.load_model(command.run, context, processes.device, command.data)
+        cli.writable(out)
         c = command
         numbers = {"densities": c.densities, "budget": c.budget, "seed": c.seed}
         settings = settings_for(model, c.tolerance, c.repeats, c.chains, c.batch, **numbers)
@@ -83,7 +68,7 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
         parts = Parts(kept, rank, world, processes.first)
         try:
-            with write_errors(out):
+            with cli.write_errors(out):
                 data = measurable_data(model, context.reporter)
                 asked = (command.num, command.split, command.burn)
                 found = measure(model, data, settings, *asked, parts, context.reporter)
@@ -92,11 +77,10 @@ def likelihood_command(command: LikelihoodCommand, context: Context) -> dict[str
     if not processes.main:
         return {}
     record = json.loads(json.dumps({"run": command.run, **found.record}), parse_constant=lambda value: None)
-    with write_errors(out):
+    with cli.write_errors(out):
         plots.bracket(out / "likelihood.png", found.bracket, f"{command.run}: log Z, {found.bracket.verdict}")
         write_json(out / "likelihood.json", record)
-    if not command.common.json:
-        print("\n".join([*likelihood_lines(record), f"written: {out / 'likelihood.json'}, {out / 'likelihood.png'}"]))
+    context.tell(*likelihood_lines(record), f"written: {out / 'likelihood.json'}, {out / 'likelihood.png'}")
     doubtful = command.strict and record["verdict"] != "ok"
     return {"out": str(out), **({"status": "doubtful"} if doubtful else {}), **record}
 

@@ -12,22 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import tyro
 
-from springwell.app.cli.common import (
-    Common,
-    Context,
-    DataSpec,
-    Flag,
-    Folder,
-    ModelName,
-    Number,
-    Overwrite,
-    at_least,
-    check_new,
-    load_model,
-    place,
-    writable,
-    write_errors,
-)
+from springwell.app.cli import common as cli
 from springwell.app.cli.tables import score_table
 from springwell.errors import UserError
 
@@ -47,30 +32,29 @@ RESIZED = "images are resized; sets that are resized differently are told apart 
 
 
 @dataclass(frozen=True)
-class ScoreCommand:
+class ScoreCommand(cli.Command):
     """Rank images or the rows of a table by their density under a model, for finding outliers."""
 
-    run: ModelName
+    run: cli.ModelName
     images: tyro.conf.Positional[str]
     """A folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test; a table for its run."""
-    data: DataSpec = None
+    data: cli.DataSpec = None
     method: Literal["density", "typicality", "multiscale"] = "density"
     """What ranks. density: f. typicality: how usual f is among training data, on both sides. multiscale: how usual the norms
     of the score over the levels are."""
-    resize: Flag = False
+    resize: cli.Flag = False
     """Resize images of another size to the model's. Sets that are resized differently are told apart by that alone."""
-    overwrite: Overwrite = False
+    overwrite: cli.Overwrite = False
     against: str | None = None
     """Other images, likewise: how well the density tells them apart (AUROC; above 0.5 if IMAGES are the likelier)."""
-    num: Number = None
+    num: cli.Number = None
     """Score the first so many of each. Default: all, but 50000 at most."""
     likelihood: Path | None = None
     """A likelihood.json of this model, if it is not in the run directory."""
     seed: int = 0
     """Of dequantisation and noise."""
-    out: Folder = None
+    out: cli.Folder = None
     """Where to write scores.npz, scores.json and scores.png. Default: the run directory, ./NAME-scores for other models."""
-    common: Common = dataclasses.field(default_factory=Common)
 
 
 class _Ranked(NamedTuple):
@@ -81,32 +65,31 @@ class _Ranked(NamedTuple):
     scores: Scores
 
 
-def score_command(command: ScoreCommand, context: Context) -> dict[str, Any]:
+def score_command(command: ScoreCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app.tables import is_table_run
     from springwell.store.run import read_log_z
 
-    at_least(("num", command.num, 1))
+    cli.at_least(("num", command.num, 1))
     if is_table_run(command.run):
         return score_table(command, context)
-    model = load_model(command.run, context, data=command.data)
+    model = cli.load_model(command.run, context, data=command.data)
     if len(model.event_shape) != 3:
         raise UserError(f"{command.run}: is a model of vectors {list(model.event_shape)}; score ranks images")
     if command.likelihood is not None:
         model.use_log_z(read_log_z(command.likelihood, model))
-    out = place(command.run, command.out, "scores")
-    check_new(out / "scores.json", command.overwrite)
-    writable(out)
+    out = cli.place(command.run, command.out, "scores")
+    cli.check_new(out / "scores.json", command.overwrite)
+    cli.writable(out)
     found = _score_sources(model, command, context)
     result = _summary(command, found)
-    with write_errors(out):
+    with cli.write_errors(out):
         _write(out, command.method, found[command.images], result)
-    if not command.common.json:
-        print("\n".join(_lines(result, command.run, found[command.images].scores.why)))
-        print(f"written: {out / 'scores.json'}, {out / 'scores.npz'}, {out / 'scores.png'} (16 least, 16 most likely)")
+    written = f"written: {out / 'scores.json'}, {out / 'scores.npz'}, {out / 'scores.png'} (16 least, 16 most likely)"
+    context.tell(*_lines(result, command.run, found[command.images].scores.why), written)
     return {"run": command.run, "out": str(out), **result}
 
 
-def _score_sources(model: Model, command: ScoreCommand, context: Context) -> dict[str, _Ranked]:
+def _score_sources(model: Model, command: ScoreCommand, context: cli.Context) -> dict[str, _Ranked]:
     """The images of the command and of ``--against``, by name, with their scores by the command's method."""
     from springwell.app.build import config_of, open_model_data
     from springwell.data.images import scaled

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from springwell.app.cli.common import Common, Context, Folder, Number, at_least, check_new, place, writable, write_errors
+from springwell.app.cli import common as cli
 from springwell.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,20 +25,19 @@ DRIVERS = tuple(f"{what}_{i}" for i in (1, 2, 3) for what in ("driver", "pull"))
 
 
 @dataclass(frozen=True)
-class TableCommand:
+class TableCommand(cli.Command):
     """Fit the density of a table."""
 
     data: Annotated[str, tyro.conf.arg(metavar="TABLE")]
     """csv:FILE, parquet:FILE or npy:FILE. A first column of text names the rows; all others must be numbers."""
-    out: Folder = None
+    out: cli.Folder = None
     """Run directory. Default: runs/NAME of the file."""
     transform: Literal["auto", "standard", "yeo-johnson", "spline"] = "auto"
     """How columns are transformed. auto: the one that held-out rows prefer."""
-    iterations: Number = None
+    iterations: cli.Number = None
     """Updates of every energy, at most. Default: by the number of rows; 0 leaves the mixture alone."""
     seed: int = 0
     """Of everything random."""
-    common: Common = dataclasses.field(default_factory=Common)
 
     def resolved(self, preset: str) -> TableCommand:
         """The command with its run directory."""
@@ -46,7 +45,7 @@ class TableCommand:
         return dataclasses.replace(self, out=self.out or Path("runs") / name)
 
 
-def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
+def train_table(command: TableCommand, context: cli.Context) -> dict[str, Any]:
     """Fits and writes the density of a table; refuses a folder that holds another run."""
     from springwell.app.tables import DESCRIPTION, MOST_REFERENCE, TableModel, save_table
     from springwell.data.tables import read_table
@@ -55,7 +54,7 @@ def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
 
     assert command.out is not None
     context.set_threads()
-    at_least(("iterations", command.iterations, 0))
+    cli.at_least(("iterations", command.iterations, 0))
     if command.out.exists() and any(command.out.iterdir()):
         raise UserError(f"--out {command.out}: is not empty; choose another --out")
     table = read_table(command.data)
@@ -70,7 +69,7 @@ def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
         context.reporter.warn(note)
     reference = table.values[:: -(-len(table.values) // MOST_REFERENCE)].astype(float)
     model = TableModel(fitted.density_, table.columns, str(Path(command.data)), reference, fitted.unseen_)
-    with write_errors(command.out):
+    with cli.write_errors(command.out):
         save_table(model, command.out)
     result = {
         "run": str(command.out),
@@ -83,12 +82,13 @@ def train_table(command: TableCommand, context: Context) -> dict[str, Any]:
         "start_held_out": fitted.start_held_out_score_,
         "seconds": round(time.perf_counter() - start, 2),
     }
-    if not command.common.json:
-        parts = f"{result['components']} Gaussians, {result['energies']} energies, transform {result['transform']}"
-        print(f"{command.out / DESCRIPTION}: {result['rows']} rows, {len(table.columns)} columns; {parts}")
-        error = f"{fitted.unseen_.std() / len(fitted.unseen_) ** 0.5:.3f} nats a row, {len(fitted.unseen_)} rows"
-        alone = f"; the mixture alone {fitted.start_held_out_score_:.3f}" if result["energies"] else ""
-        print(f"unseen    {fitted.held_out_score_:.3f} +- {error}{alone}")
+    parts = f"{result['components']} Gaussians, {result['energies']} energies, transform {result['transform']}"
+    error = f"{fitted.unseen_.std() / len(fitted.unseen_) ** 0.5:.3f} nats a row, {len(fitted.unseen_)} rows"
+    alone = f"; the mixture alone {fitted.start_held_out_score_:.3f}" if result["energies"] else ""
+    context.tell(
+        f"{command.out / DESCRIPTION}: {result['rows']} rows, {len(table.columns)} columns; {parts}",
+        f"unseen    {fitted.held_out_score_:.3f} +- {error}{alone}",
+    )
     return result
 
 
@@ -102,15 +102,15 @@ def sample_table(run: str, num: int | None, seed: int, out: Path | None, overwri
     model, out = load_table(Path(run)), out or Path(run) / "samples.csv"
     if out.suffix != ".csv":
         raise UserError(f"--out {out}: samples of a table are written as .csv")
-    check_new(out, overwrite)
-    writable(out.parent)
+    cli.check_new(out, overwrite)
+    cli.writable(out.parent)
     rows = model.density.sample(num or 1024, torch.Generator().manual_seed(seed))
-    with write_errors(out):
+    with cli.write_errors(out):
         write_csv(out, model.columns, [[f"{value:.9g}" for value in row] for row in rows.tolist()])
     return {"run": run, "out": str(out), "seed": seed, "num": len(rows)}
 
 
-def score_table(command: Any, context: Context) -> dict[str, Any]:
+def score_table(command: Any, context: cli.Context) -> dict[str, Any]:
     """Ranks the rows of a table, and tells two tables apart if a second one is given."""
     import numpy as np
     import torch
@@ -122,9 +122,9 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
     from springwell.store.files import write_json
 
     model = load_table(Path(command.run))
-    folder = place(command.run, command.out, "scores")
+    folder = cli.place(command.run, command.out, "scores")
     out = folder / "scores.csv"
-    check_new(out, command.overwrite)
+    cli.check_new(out, command.overwrite)
     rows, names = _rows_of(model, command.images, command.num)
     log_density = model.density.log_prob(rows)
     rank = model.ranking(command.method, command.seed)
@@ -147,18 +147,19 @@ def score_table(command: Any, context: Context) -> dict[str, Any]:
     numbers = {"log_density": log_density, "percentile": ranks}
     if command.method != "density":
         numbers[command.method] = scores
-    writable(folder)
-    with write_errors(folder):
+    cli.writable(folder)
+    with cli.write_errors(folder):
         write_csv(out, ["row", *numbers, *DRIVERS], _score_lines(model, rows, names, list(numbers.values())))
         write_json(folder / "scores.json", result)
-    if not command.common.json:
-        mean = f"{result['mean']:.3f} +- {result['mean_standard_error']:.3f} nats a row"
-        print(f"score     mean log-density {mean}, {len(rows)} rows of {command.images}")
-        print(f"outliers  by {command.method}, first the strangest: {', '.join(result['least_likely'])}")
-        if command.against:
-            sets = f"{len(rows)} rows of {command.images} against {result['against_num']} of {command.against}"
-            print(f"auroc     {area:.4f} +- {error:.4f} (DeLong), {sets}; above 0.5 if the first are the more usual")
-        print(f"written: {out}, {folder / 'scores.json'}")
+    mean = f"{result['mean']:.3f} +- {result['mean_standard_error']:.3f} nats a row"
+    lines = [
+        f"score     mean log-density {mean}, {len(rows)} rows of {command.images}",
+        f"outliers  by {command.method}, first the strangest: {', '.join(result['least_likely'])}",
+    ]
+    if command.against:
+        sets = f"{len(rows)} rows of {command.images} against {result['against_num']} of {command.against}"
+        lines.append(f"auroc     {area:.4f} +- {error:.4f} (DeLong), {sets}; above 0.5 if the first are the more usual")
+    context.tell(*lines, f"written: {out}, {folder / 'scores.json'}")
     return {"run": command.run, "out": str(folder), **result}
 
 
@@ -196,7 +197,7 @@ def _rows_of(model: TableModel, text: str, num: int | None) -> tuple[np.ndarray,
     return values, table.rows[:num]
 
 
-def evaluate_table(command: Any, context: Context) -> dict[str, Any]:
+def evaluate_table(command: Any, context: cli.Context) -> dict[str, Any]:
     """Draws the pairs of columns and the quantiles of data and samples."""
     import numpy as np
     import torch
@@ -207,7 +208,7 @@ def evaluate_table(command: Any, context: Context) -> dict[str, Any]:
 
     model = load_table(Path(command.run))
     rows = _rows_of(model, command.data, None)[0] if command.data else model.reference
-    folder = place(command.run, command.out, "evaluation", data=command.data)
+    folder = cli.place(command.run, command.out, "evaluation", data=command.data)
     num = command.num or 2000
     drawn = model.density.sample(num, torch.Generator().manual_seed(command.seed)).numpy()
     distance = [_kolmogorov(a, b) for a, b in zip(rows.T, drawn.T, strict=True)]
@@ -220,18 +221,17 @@ def evaluate_table(command: Any, context: Context) -> dict[str, Any]:
         "kolmogorov": dict(zip(model.columns, distance, strict=True)),
         "kolmogorov_95": 1.36 * float(np.sqrt(1 / len(rows) + 1 / num)),
     }
-    writable(folder)
-    with write_errors(folder):
+    cli.writable(folder)
+    with cli.write_errors(folder):
         write_json(folder / "evaluation.json", result)
         plots.pairs(folder / "pairs.png", rows[:2000], drawn, model.columns[:MOST_DRAWN])
         plots.quantiles(folder / "quantiles.png", rows, drawn, model.columns)
-    if not command.common.json:
-        worst = int(np.argmax(distance))
-        level = f"95 % of equal laws are below {result['kolmogorov_95']:.3f}"
-        print(
-            f"ks        {distance[worst]:.3f} at most, column {model.columns[worst]}; {level}; {len(rows)} rows, {num} samples"
-        )
-        print(f"written: {folder / 'evaluation.json'}, {folder / 'pairs.png'}, {folder / 'quantiles.png'}")
+    worst = int(np.argmax(distance))
+    level = f"95 % of equal laws are below {result['kolmogorov_95']:.3f}"
+    context.tell(
+        f"ks        {distance[worst]:.3f} at most, column {model.columns[worst]}; {level}; {len(rows)} rows, {num} samples",
+        f"written: {folder / 'evaluation.json'}, {folder / 'pairs.png'}, {folder / 'quantiles.png'}",
+    )
     return {"run": command.run, "out": str(folder), "evaluation": result}
 
 
