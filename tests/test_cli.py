@@ -463,7 +463,7 @@ def test_data_of_ones_own_in_three_dimensions(springwell, tmp_path):
 
 def test_divergence_is_exit_code_1(springwell):
     result = springwell(
-        "train", "checkerboard", *TINY, "--iterations", "3000", "--lr", "1", "--clip", "None", "--chain-start", "noisy",
+        "train", "checkerboard", *TINY, "--iterations", "3000", "--lr", "1", "--clip", "None", "--start", "noisy",
         "--jump-proposals", "0", "--out", "run",
     )  # fmt: skip
     assert result.returncode == 1

@@ -80,7 +80,7 @@ def test_values_out_of_range_are_named(values, words):
 
 def test_objectives_that_need_springs_say_so():
     t6 = with_fields(Config(), schedule="t6")
-    for values in ({"objective": "dsm"}, {"num_steps": 0}, {"kernel": "none"}, {"chain_start": "denoised"}):
+    for values in ({"objective": "dsm"}, {"num_steps": 0}, {"kernel": "none"}, {"start": "denoised"}):
         with pytest.raises(UserError, match="needs the spring of every level"):
             with_fields(t6, **values).validate()
     with pytest.raises(UserError, match="use schedule='marginal'"):
@@ -111,7 +111,7 @@ def test_another_kind_keeps_what_both_kinds_have():
         num_steps=2,
         sample_steps=6,
         step_fraction=0.4,
-        chain_start="denoised",
+        start="denoised",
         denoise=True,
         num_leapfrog=3,
         target_acceptance=0.6,
@@ -189,7 +189,7 @@ def test_gradient_evaluations_are_what_an_iteration_does():
     ("name", "section", "values", "words"),
     [
         ("digits", "network", {"width": 5}, "width=5: the level embedding needs an even number"),
-        ("digits", "schedule", {"schedule": "t6"}, "chain_start='denoised': needs the spring of every level"),
+        ("digits", "schedule", {"schedule": "t6"}, "start='denoised': needs the spring of every level"),
         ("cifar10-t1k-dsm", "training", {"compile": True}, "compile=True"),
         ("digits", "network", {"multipliers": ()}, "multipliers=(): expected array of length >= 1"),
         ("digits", "images", {"image_size": 0}, "image_size=0"),

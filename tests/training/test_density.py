@@ -16,7 +16,7 @@ from tests.training.tiny import train
 
 
 def config(**fields):
-    small = {"width": 32, "depth": 1, "num_features": 32, "num_levels": 12, "log_snr": (5.0, -6.0), "chain_start": "ancestral"}
+    small = {"width": 32, "depth": 1, "num_features": 32, "num_levels": 12, "log_snr": (5.0, -6.0), "start": "ancestral"}
     often = {"iterations": 40, "batch": 64, "warmup": 5, "log_every": 10, "checkpoint_every": 10, "preview_every": 0}
     kinds = {"objective": "normalised", "network": "residual-mlp", "schedule": "log-snr", "kernel": "none"}
     return with_fields(preset("rings"), **kinds, **{**small, **often, "lr": 3e-3, **fields})

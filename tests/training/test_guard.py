@@ -273,7 +273,7 @@ def test_a_provoked_divergence_never_costs_a_checkpoint(tmp_path, name):
         "warmup": 1,
     }
     if name == "mlp":
-        config = changed(tiny(**values, lr=1.0), "sampler", num_steps=1, jump_proposals=0, chain_start="noisy")
+        config = changed(tiny(**values, lr=1.0), "sampler", num_steps=1, jump_proposals=0, start="noisy")
     else:
         base = preset("digits-t6")
         config = changed(base, "training", **values, lr=100 * base.training.lr, lr_decay="constant")

@@ -149,7 +149,7 @@ def test_the_moving_average_is_saved_with_its_own_spectral_norms(tmp_path):
 )
 def test_every_objective_trains_the_image_network(tmp_path, objective, schedule, num_steps):
     config = changed(tiny_digits(iterations=4), "schedule", **schedule)
-    config = changed(config, "sampler", num_steps=num_steps, chain_start="noisy")
+    config = changed(config, "sampler", num_steps=num_steps, start="noisy")
     result = train(with_fields(config, objective=objective), tmp_path / "run", "cpu", Silent())
     assert result.status == "finished"
     before = build_energy(config, build_schedule(config), (1, 8, 8)).state_dict()

@@ -27,7 +27,7 @@ from springwell.training.step import learning_rate
 from tests.training.tiny import changed, tiny, train
 
 # The paper's chains: from the noisy observation, without jumps.
-PAPER = {"chain_start": "noisy", "jump_proposals": 0}
+PAPER = {"start": "noisy", "jump_proposals": 0}
 
 
 def tensors(folder):

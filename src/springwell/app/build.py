@@ -97,14 +97,14 @@ def _network(config: Config, schedule: NoiseSchedule, event_shape: tuple[int, ..
 
 def build_samplers(config: Config, schedule: NoiseSchedule) -> tuple[LevelSampler, LevelSampler]:
     """How levels are drawn, in training and in generation, with the first step sizes."""
-    c, start = config.sampler, config.sampler.chain_start
+    c = config.sampler
     name = "mala" if c.kernel == "none" else c.kernel
     fraction = STEP_FRACTION if c.kernel == "none" else c.step_fraction
     step_size = (schedule.langevin_step if fraction is None else fraction * schedule.sigma[1:]).float()
-    training = LevelSampler(make_kernel(name, c.num_leapfrog), c.num_steps, step_size, start, c.jump_proposals)
+    training = LevelSampler(make_kernel(name, c.num_leapfrog), c.num_steps, step_size, c.start, c.jump_proposals)
     jumps = c.jump_proposals if c.sample_jump_proposals is None else c.sample_jump_proposals
     kernel = make_kernel(name, c.num_leapfrog, c.noise_scale)
-    generation = LevelSampler(kernel, config.effective_sample_steps, step_size, start, jumps)
+    generation = LevelSampler(kernel, config.effective_sample_steps, step_size, c.start, jumps)
     return training, generation
 
 

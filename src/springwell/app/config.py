@@ -209,7 +209,7 @@ class GuessConfig:
 
     kernel: Literal["none"] = "none"
     """The kind of chains: none, langevin, mala or hmc."""
-    chain_start: Literal["noisy", "denoised", "ancestral"] = "noisy"
+    start: Literal["noisy", "denoised", "ancestral"] = "noisy"
     """The approximation. noisy: the paper's. denoised: the damped one, which does not overshoot on wide hops. ancestral: from
     the score of the noisier level, which suits energies that are log-densities."""
     denoise: bool = False
@@ -239,7 +239,7 @@ class _Chains:
     """The same in generation, where chains start far from equilibrium and more proposals pay. Default: as in training."""
     step_fraction: Annotated[float, Meta(gt=0, lt=10)] | None = 0.45
     """First step size of each level, as a share of sigma_{t+1}. None: the authors' b c_t sigma_{t+1} with b^2 = 2e-4."""
-    chain_start: Literal["noisy", "data", "denoised"] = "data"
+    start: Literal["noisy", "data", "denoised"] = "data"
     """Where chains start. noisy: at x_{t+1}, as in the paper. data: at y_t in training and at x_{t+1} in generation; the truth
     is then a fixed point of the updates for every K, and a chain that cannot move gives no gradient. denoised: at a Gaussian
     guess of y_t given x_{t+1}, which costs a gradient and leaves less work to the chain."""
@@ -397,7 +397,7 @@ class Config(_Task):
         jumps = -(-sampler.num_steps // STEPS_PER_JUMP) if sampler.jump_proposals else 0
         chain = sampler.num_steps * sampler.num_leapfrog
         chain += max(1, jumps) if sampler.kernel != "langevin" else 0
-        chain += sampler.chain_start == "denoised"
+        chain += sampler.start == "denoised"
         return chain + jumps * (sampler.jump_proposals + 1) + 1
 
 
@@ -451,8 +451,8 @@ def _check_springs(config: Config) -> None:
         raise UserError(f"objective='dsm': {missing}; use schedule='linear' or schedule='log-snr'")
     if objective == "recovery" and sampler.num_steps == 0:
         raise UserError(f"num_steps=0: {missing}; use schedule='linear' or schedule='log-snr'")
-    if sampler.chain_start == "denoised":
-        raise UserError(f"chain_start='denoised': {missing}; use chain_start='noisy'")
+    if sampler.start == "denoised":
+        raise UserError(f"start='denoised': {missing}; use start='noisy'")
 
 
 def with_fields(config: Config, **values: Any) -> Config:

@@ -67,7 +67,7 @@ _PLANE = with_fields(
     num_levels=24,
     log_snr=(6.0, -6.0),
     kernel="none",
-    chain_start="ancestral",
+    start="ancestral",
     iterations=2000,
     lr=4e-3,
     beta2=0.999,
@@ -85,7 +85,7 @@ _T6 = with_fields(
     num_steps=30,
     sample_steps=None,
     step_fraction=None,
-    chain_start="noisy",
+    start="noisy",
     noise_scale=0.99,
     iterations=240_000,
     batch=256,
@@ -104,7 +104,7 @@ _T6 = with_fields(
 _SIZE_64 = {"multipliers": (1, 2, 2, 2, 4), "image_size": 64}
 _SIZE_128 = {"multipliers": (1, 2, 2, 2, 4, 4), "image_size": 128}
 
-_T1K = with_fields(_T6, schedule="linear", num_levels=1000, output_scale="learned", kernel="none", chain_start="noisy")
+_T1K = with_fields(_T6, schedule="linear", num_levels=1000, output_scale="learned", kernel="none", start="noisy")
 
 _LADDER = with_fields(
     _T6,
@@ -119,7 +119,7 @@ _LADDER = with_fields(
     sample_steps=6,
     step_fraction=0.4,
     target_acceptance=0.6,
-    chain_start="denoised",
+    start="denoised",
     denoise=True,
     lr=3e-4,
     lr_decay="cosine",
@@ -129,7 +129,7 @@ _LADDER = with_fields(
 )
 
 _FINE = with_fields(
-    _LADDER, num_levels=72, network="unet", dense_units=256, output_scale="variance", kernel="none", chain_start="denoised"
+    _LADDER, num_levels=72, network="unet", dense_units=256, output_scale="variance", kernel="none", start="denoised"
 )
 
 
@@ -155,7 +155,7 @@ _DENSITY = with_fields(
     dense_units=256,
     atoms=((-1.0, -1.0), (0.96, 1.0)),
     log_snr=(11.0, -6.0),
-    chain_start="ancestral",
+    start="ancestral",
     iterations=9_000,
     lr=2e-3,
     warmup=200,

@@ -32,7 +32,7 @@ def marginal(config: Config, step_size: float) -> Config:
         kernel="langevin",
         num_steps=MARGINAL_STEPS,
         sample_steps=MARGINAL_STEPS,
-        chain_start="noisy",
+        start="noisy",
         jump_proposals=0,
         sample_jump_proposals=0,
         step_fraction=step_size,

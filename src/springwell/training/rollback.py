@@ -80,5 +80,5 @@ def _give_up(error: DivergenceError, past: int, run: Run, main: bool, good: list
         good = _good(run)
     tried = f"rolled back {past} times already; " if past else ""
     kept = f"the last good checkpoint is that of iteration {good[0]}" if good else "no checkpoint was made before it"
-    advice = "try a lower lr, a clip, more num_steps or chain_start='data', in a new run"
+    advice = "try a lower lr, a clip, more num_steps or start='data', in a new run"
     raise DivergenceError(f"{error}; {tried}{kept}; {advice}") from None
