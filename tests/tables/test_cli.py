@@ -89,6 +89,17 @@ def test_scores_name_rows_and_drivers_and_are_not_overwritten(folder: Path, caps
     assert (folder / "scores" / "scores.csv").read_bytes() == before
 
 
+def test_one_row_has_no_standard_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder / "one.csv", people(1, 5), 0)
+    words = [f"csv:{folder / 'one.csv'}", "--against", f"csv:{folder / 'new.csv'}", "--out", str(folder / "one")]
+    with pytest.raises(SystemExit) as done:
+        main(["score", str(folder / "run"), *words])
+    told = capsys.readouterr().out
+    assert (done.value.code, "auroc" in told, "+-" in told) == (0, True, False)
+    result = json.loads((folder / "one" / "scores.json").read_text())
+    assert (result["mean_standard_error"], result["auroc_standard_error"]) == (None, None)
+
+
 @pytest.mark.parametrize("method", ["density", "typicality", "multiscale"])
 def test_each_method_finds_rows_far_away(folder: Path, capsys: pytest.CaptureFixture[str], method: str) -> None:
     write(folder / "far.csv", people(100, 4) + np.array([80, 0]), 0)

@@ -189,6 +189,11 @@ def in_range(*options: tuple[str, int | None, int, int]) -> None:
             raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
 
 
+def plus_minus(error: float | None, digits: int, by: str = "") -> str:
+    """The standard error behind a number, or nothing where it is not known."""
+    return "" if error is None else f" +- {error:.{digits}f}{by}"
+
+
 def check_new(out: Path | None, overwrite: bool) -> None:
     """Refuses a file that exists, unless it may be overwritten."""
     if out is not None and out.is_file() and not overwrite:

@@ -195,17 +195,15 @@ def _lines(r: dict[str, Any], run: str, why: str) -> list[str]:
     unknown = f"f, the log-density up to a constant ({why or f'`springwell likelihood {run}` measures it'})"
     density = f"log-density (log Z: {r['verdict']})" if r["normalised"] else unknown
     kinds = {"typicality": "two-sided share of training images", "multiscale": "log-density of the score's norms"}
-    error = "" if r["mean_standard_error"] is None else f" +- {r['mean_standard_error']:.2f}"
-    mean = f"{r['mean']:.2f}{error}{'' if method == 'typicality' else ' nats'}"
+    mean = f"{r['mean']:.2f}{cli.plus_minus(r['mean_standard_error'], 2)}{'' if method == 'typicality' else ' nats'}"
     lines = [
         f"score     mean {mean}, {kinds.get(method, density)}, {r['num']} images of {r['images']}",
         f"outliers  least likely first: {', '.join(map(str, r['least_likely']))}",
     ]
     if "against" in r:
         sets = f"{r['num']} images of {r['images']} against {r['against_num']} of {r['against']}"
-        spread, by_level = r["auroc_standard_error"], r["auroc_levels"]
-        error = "" if spread is None else f" +- {spread:.4f} (DeLong)"
-        lines.append(f"auroc     {r['auroc']:.4f}{error}, {sets}, by {method}")
+        by_level, delong = r["auroc_levels"], cli.plus_minus(r["auroc_standard_error"], 4, " (DeLong)")
+        lines.append(f"auroc     {r['auroc']:.4f}{delong}, {sets}, by {method}")
         if r["auroc"] < 0.5:
             lines.append(f"          below 0.5: {method} finds the images of {r['against']} the more usual ones")
         best = max(range(len(by_level)), key=lambda i: by_level[i])

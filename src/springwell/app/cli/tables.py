@@ -135,7 +135,7 @@ def score_table(command: Any, context: cli.Context) -> dict[str, Any]:
         "num": len(rows),
         "method": command.method,
         "mean": float(log_density.mean()),
-        "mean_standard_error": float(log_density.std() / np.sqrt(len(rows))),
+        "mean_standard_error": float(log_density.std(ddof=1) / np.sqrt(len(rows))) if len(rows) > 1 else None,
         "least_likely": [str(names[i]) for i in np.argsort(scores)[:10]],
     }
     if command.against:
@@ -151,14 +151,15 @@ def score_table(command: Any, context: cli.Context) -> dict[str, Any]:
     with cli.write_errors(folder):
         write_csv(out, ["row", *numbers, *DRIVERS], _score_lines(model, rows, names, list(numbers.values())))
         write_json(folder / "scores.json", result)
-    mean = f"{result['mean']:.3f} +- {result['mean_standard_error']:.3f} nats a row"
+    mean = f"{result['mean']:.3f}{cli.plus_minus(result['mean_standard_error'], 3)} nats a row"
     lines = [
         f"score     mean log-density {mean}, {len(rows)} rows of {command.images}",
         f"outliers  by {command.method}, first the strangest: {', '.join(result['least_likely'])}",
     ]
     if command.against:
         sets = f"{len(rows)} rows of {command.images} against {result['against_num']} of {command.against}"
-        lines.append(f"auroc     {area:.4f} +- {error:.4f} (DeLong), {sets}; above 0.5 if the first are the more usual")
+        delong = cli.plus_minus(spread, 4, " (DeLong)")
+        lines.append(f"auroc     {area:.4f}{delong}, {sets}; above 0.5 if the first are the more usual")
     context.tell(*lines, f"written: {out}, {folder / 'scores.json'}")
     return {"run": command.run, "out": str(folder), **result}
 
