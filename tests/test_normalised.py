@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from springwell.energy.prior import Prior
-from springwell.energy.residual import LevelEnergy, NoiseMLP, ResidualEnergy
+from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy
 from springwell.errors import UserError
 from springwell.level import LevelSampler
 from springwell.noise import Noise
@@ -153,6 +153,25 @@ def test_the_objective_is_the_weighted_sum_of_its_terms() -> None:
     assert torch.equal(found.statistics["level"], level)
     torch.testing.assert_close(found.statistics["score_error"], losses.space.detach())
     assert torch.autograd.grad(found.loss.sum(), list(energy.parameters()))[0].abs().sum() > 0
+
+
+def test_the_objective_drops_what_the_network_drops() -> None:
+    """The same draws in the same order: sigma, eps, then the numbers that are dropped."""
+    prior = Prior.gaussian(torch.zeros(1, 4, 4), 1.0)
+    network = NoiseUNet((1, 4, 4), 2, width=4, unshuffle=1, dense_units=4, dropout=0.5)
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    energy = LevelEnergy(ResidualEnergy(network, prior), SCHEDULE)
+    loss_fn = Normalised(energy, SCHEDULE, Weights(balance=0.0))
+    x, t = torch.randn(8, 1, 4, 4), torch.arange(8)
+    found = loss_fn(x, Noise(3, torch.arange(8)), t)
+    noise = Noise(3, torch.arange(8))
+    sigma, _ = loss_fn.draw_noise(t, noise.uniform(), x.dtype)
+    eps = noise.normal(1, 4, 4)
+    losses = normalised_losses(lambda y, s: energy(y, s, noise), x, sigma, eps)
+    torch.testing.assert_close(found.loss, losses.space + losses.noise + 0.01 * losses.total)
+    kept = normalised_losses(energy, x, sigma, eps)
+    assert bool((found.loss != kept.space + kept.noise + 0.01 * kept.total).all())
 
 
 def test_levels_are_balanced_by_their_errors() -> None:

@@ -37,7 +37,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -194,6 +194,8 @@ class Normalised:
         t = random_levels(num_levels, noise) if t is None else t
         sigma, level = self.draw_noise(t, noise.uniform(), x.dtype)
         f = self.differentiated or self.energy
+        if self.energy.dropout:
+            f = partial(f, dropout=noise)
         losses = normalised_losses(f, x, sigma, eps := noise.normal(*x.shape[1:]))
         error = losses.space + self.weights.noise * losses.noise + self.weights.total * losses.total
         loss = self._balance(error, level) * error

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from springwell.energy.prior import Prior
-from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy, num_inputs
+from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy, dropped, num_inputs
 from springwell.errors import UserError
 from springwell.likelihood.annealed import level_path, standard_normal
+from springwell.noise import Noise
 from springwell.normalised import derivatives
 from springwell.schedule import NoiseSchedule
 from springwell.shapes import expand
@@ -189,3 +190,26 @@ def test_moments_and_atoms_of_data_are_taken_and_saved() -> None:
 def test_an_image_size_that_cannot_be_halved_is_named() -> None:
     with pytest.raises(UserError, match="images of 10x10: cannot be halved 1 times after unshuffle=2; use a multiple of 4"):
         NoiseUNet((1, 10, 10), width=8, unshuffle=2)
+
+
+def test_dropout_keeps_the_mean_and_drops_its_share() -> None:
+    h = torch.full((100, 4, 10, 10), 2.0)
+    found = dropped(h, 0.2, Noise(0, torch.arange(100)))
+    share = float((found == 0).double().mean())
+    assert abs(share - 0.2) < 4.5 * (0.2 * 0.8 / h.numel()) ** 0.5
+    assert torch.equal(found.unique(), torch.tensor([0.0, 2.5]))
+    assert dropped(h, 0.2, None) is h
+
+
+def test_dropout_belongs_to_the_sample_and_to_training() -> None:
+    prior = Prior.gaussian(torch.zeros(1, 8, 8), 0.3)
+    plain, dropping = (NoiseUNet((1, 8, 8), num_inputs(prior), 8, unshuffle=1, dense_units=8, dropout=d) for d in (0.0, 0.3))
+    dropping.load_state_dict(plain.state_dict())
+    bare, energy = (stirred(ResidualEnergy(network, prior)) for network in (plain, dropping))
+    y, sigma = torch.randn(6, 1, 8, 8), torch.full((6,), 0.3)
+    assert torch.equal(energy(y, sigma), bare(y, sigma))
+    found = energy(y, sigma, Noise(0, torch.arange(6)))
+    assert bool((found != bare(y, sigma)).all())
+    # The last two samples alone have the same numbers dropped.
+    torch.testing.assert_close(energy(y[4:], sigma[4:], Noise(0, torch.arange(4, 6))), found[4:])
+    assert LevelEnergy(energy, NoiseSchedule.log_snr(4, 4.0, -4.0)).dropout == 0.3

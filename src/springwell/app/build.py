@@ -87,7 +87,8 @@ def _network(config: Config, schedule: NoiseSchedule, event_shape: tuple[int, ..
         return NoiseMLP(event_shape[0], inputs, c.width, c.depth, c.num_features, c.bandwidths)
     channels, height, width = event_shape
     if c.network == "residual-unet":
-        return NoiseUNet((channels, height, width), inputs, c.width, c.multipliers, c.num_blocks, c.unshuffle, c.dense_units)
+        size = (c.width, c.multipliers, c.num_blocks, c.unshuffle, c.dense_units)
+        return NoiseUNet((channels, height, width), inputs, *size, c.dropout)
     size = (channels, c.width, c.multipliers, c.num_blocks, c.unshuffle)
     unet = c.network == "unet"
     image = EnergyUNet(*size, c.dense_units, (height, width)) if unet else EnergyResNet(*size, c.spectral_norm)

@@ -194,6 +194,8 @@ class ResidualUNetConfig(_Known):
     """Side of the pixel blocks that are folded into channels before the first level. 1: none."""
     dense_units: Annotated[int, Meta(ge=0, le=100_000)] = 0
     """Units of a map from every position of the lowest level to every other. 0: none."""
+    dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Share of the numbers inside every block that training sets to 0, against too close a fit of few images."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from torch import Tensor, nn
 
 from springwell.energy.image import check_size
 from springwell.energy.prior import Prior
+from springwell.noise import Noise
 from springwell.schedule import NoiseSchedule
 from springwell.shapes import expand
 
@@ -56,7 +57,7 @@ class ResidualEnergy(nn.Module):
 
     Args:
         network: Maps the inputs ``[N, I, *event_shape]``, I = ``num_inputs(prior)``, and log sigma, which broadcasts against
-            y, to F and g, each of the shape of y.
+            y, to F and g, each of the shape of y. One with an attribute ``dropout`` > 0 takes a Noise as well in training.
         prior: Where training starts.
         data_std: s.
         broad_std: S. Default: s.
@@ -82,18 +83,18 @@ class ResidualEnergy(nn.Module):
     def event_shape(self) -> tuple[int, ...]:
         return self.prior.event_shape
 
-    def forward(self, y: Tensor, sigma: Tensor) -> Tensor:
-        """f ``[N]`` at y ``[N, ...]`` and sigma ``[N]`` or ``[N, ...]``."""
-        return self.terms(y, sigma).flatten(1).sum(-1)
+    def forward(self, y: Tensor, sigma: Tensor, dropout: Noise | None = None) -> Tensor:
+        """f ``[N]`` at y ``[N, ...]`` and sigma ``[N]`` or ``[N, ...]``. Training gives the randomness of dropout."""
+        return self.terms(y, sigma, dropout).flatten(1).sum(-1)
 
-    def terms(self, y: Tensor, sigma: Tensor) -> Tensor:
+    def terms(self, y: Tensor, sigma: Tensor, dropout: Noise | None = None) -> Tensor:
         """What each coordinate adds to f, of the shape of y."""
         sigma = expand(sigma, y) if sigma.ndim == 1 else sigma
         s_square = self.data_std.square()
         value = self.prior(y, sigma)
         scaled = y * (s_square + sigma.square()).rsqrt()
         inputs = torch.stack([scaled, value.scaled_score, *value.atoms], 1)
-        out, head = self.network(inputs, sigma.log())
+        out, head = self.network(inputs, sigma.log(), *(() if dropout is None else (dropout,)))
         kappa = self.broad_std.square() / (self.broad_std.square() + sigma.square())
         # |sigma b|^2 - |sigma b + kappa F|^2 = -kappa F (2 sigma b + kappa F), without cancellation.
         step = kappa * out
@@ -177,20 +178,28 @@ class NoiseMLP(nn.Module):
         return out, head
 
 
-class _Block(nn.Module):
-    """shortcut(h) + conv(silu(conv(silu(h)) (1 + e) + e')); the second convolution starts at 0."""
+def dropped(h: Tensor, rate: float, noise: Noise | None) -> Tensor:
+    """h with a share ``rate`` of its numbers set to 0 and the others enlarged, so that the mean stays. Without noise, h."""
+    if noise is None or not rate:
+        return h
+    return h * ((noise.uniform(*h.shape[1:]) > rate).to(h.dtype) / (1 - rate))
 
-    def __init__(self, num_in: int, num_out: int, embed: int):
+
+class _Block(nn.Module):
+    """shortcut(h) + conv(dropped(silu(conv(silu(h)) (1 + e) + e'))); the second convolution starts at 0."""
+
+    def __init__(self, num_in: int, num_out: int, embed: int, dropout: float):
         super().__init__()
+        self.dropout = dropout
         self.conv1, self.conv2 = nn.Conv2d(num_in, num_out, 3, padding=1), nn.Conv2d(num_out, num_out, 3, padding=1)
         self.noise = nn.Conv2d(embed, 2 * num_out, 1)
         self.shortcut = nn.Conv2d(num_in, num_out, 1) if num_in != num_out else nn.Identity()
         nn.init.zeros_(self.conv2.weight)
 
-    def forward(self, h: Tensor, e: Tensor) -> Tensor:
+    def forward(self, h: Tensor, e: Tensor, noise: Noise | None = None) -> Tensor:
         scale, shift = self.noise(e).chunk(2, 1)
         r = torch.addcmul(shift, self.conv1(F.silu(h)), 1 + scale)
-        out: Tensor = self.shortcut(h) + self.conv2(F.silu(r))
+        out: Tensor = self.shortcut(h) + self.conv2(dropped(F.silu(r), self.dropout, noise))
         return out
 
 
@@ -199,18 +208,20 @@ class _Dense(nn.Module):
 
     reduced = 32
 
-    def __init__(self, num_channels: int, num_positions: int, num_units: int, embed: int):
+    def __init__(self, num_channels: int, num_positions: int, num_units: int, embed: int, dropout: float):
         super().__init__()
+        self.dropout = dropout
         self.reduce, self.restore = nn.Conv2d(num_channels, self.reduced, 1), nn.Conv2d(self.reduced, num_channels, 1)
         self.dense0 = nn.Linear(self.reduced * num_positions, num_units)
         self.dense1 = nn.Linear(num_units, self.reduced * num_positions)
         self.noise = nn.Linear(embed, 2 * num_units)
         nn.init.zeros_(self.restore.weight)
 
-    def forward(self, h: Tensor, e: Tensor) -> Tensor:
+    def forward(self, h: Tensor, e: Tensor, noise: Noise | None = None) -> Tensor:
         scale, shift = self.noise(e.mean((2, 3))).chunk(2, -1)
         r = self.reduce(F.silu(h))
-        v = self.dense1(F.silu(self.dense0(r.flatten(1)) * (1 + scale) + shift))
+        units = F.silu(self.dense0(r.flatten(1)) * (1 + scale) + shift)
+        v = self.dense1(dropped(units, self.dropout, noise))
         out: Tensor = h + self.restore(v.view(r.shape))
         return out
 
@@ -230,6 +241,7 @@ class NoiseUNet(nn.Module):
         num_blocks: N.
         unshuffle: Side of the pixel blocks that are folded into channels.
         dense_units: Of the dense map; 0 for none.
+        dropout: Share of the numbers inside every block that training sets to 0, against too close a fit of few images.
     """
 
     embed = 32
@@ -244,8 +256,10 @@ class NoiseUNet(nn.Module):
         num_blocks: int = 1,
         unshuffle: int = 2,
         dense_units: int = 256,
+        dropout: float = 0.0,
     ):
         super().__init__()
+        self.dropout = dropout
         channels, height, length = image_shape
         check_size(height, length, len(multipliers) - 1, unshuffle)
         embed = self.embed
@@ -257,14 +271,14 @@ class NoiseUNet(nn.Module):
 
         def blocks(num_in: int, num_out: int) -> nn.ModuleList:
             sizes = [num_in] + [num_out] * (num_blocks - 1)
-            return nn.ModuleList(_Block(size, num_out, embed) for size in sizes)
+            return nn.ModuleList(_Block(size, num_out, embed, dropout) for size in sizes)
 
         self.down = nn.ModuleList(blocks(a, b) for a, b in zip([width, *widths[:-1]], widths, strict=True))
         upper = widths[-2::-1]
         self.up = nn.ModuleList(blocks(a + b, b) for a, b in zip(widths[:0:-1], upper, strict=True))
         factor = unshuffle * 2 ** (len(widths) - 1)
         positions = (height // factor) * (length // factor)
-        self.dense = _Dense(widths[-1], positions, dense_units, embed) if dense_units else None
+        self.dense = _Dense(widths[-1], positions, dense_units, embed, dropout) if dense_units else None
         self.conv_out = nn.Conv2d(widths[0], 2 * folded, 3, padding=1)
         nn.init.zeros_(self.conv_out.weight)
         nn.init.zeros_(cast("Tensor", self.conv_out.bias))
@@ -278,7 +292,7 @@ class NoiseUNet(nn.Module):
             log_sigma = F.pixel_unshuffle(log_sigma, self.unshuffle)
         return F.silu(self.embed1(F.silu(self.embed0(noise_features(log_sigma, 1)))))
 
-    def forward(self, inputs: Tensor, log_sigma: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: Tensor, log_sigma: Tensor, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
         e = self._embed(log_sigma, inputs)
         h = F.pixel_unshuffle(inputs.flatten(1, 2), self.unshuffle)
         h = self.conv_in(h.contiguous(memory_format=torch.channels_last))
@@ -288,15 +302,15 @@ class NoiseUNet(nn.Module):
                 h = F.avg_pool2d(h, 2)
                 e = F.avg_pool2d(e, 2) if e.shape[-1] > 1 else e
             for block in cast("nn.ModuleList", level):
-                h = block(h, e)
+                h = block(h, e, noise)
             passed.append((h, e))
         h, e = passed.pop()
-        h = h if self.dense is None else self.dense(h, e)
+        h = h if self.dense is None else self.dense(h, e, noise)
         for level in self.up:
             kept, e = passed.pop()
             h = torch.cat([F.interpolate(h, scale_factor=2.0), kept], 1)
             for block in cast("nn.ModuleList", level):
-                h = block(h, e)
+                h = block(h, e, noise)
         out = F.pixel_shuffle(self.conv_out(F.silu(h)), self.unshuffle)
         first, second = out.chunk(2, 1)
         return first, second
@@ -330,14 +344,19 @@ class LevelEnergy(nn.Module):
         self.register_buffer("level_error", torch.ones(schedule.num_levels))
 
     @property
+    def dropout(self) -> float:
+        """Share of numbers that the network drops in training, where it takes the randomness for it."""
+        return float(getattr(self.energy.network, "dropout", 0.0))
+
+    @property
     def log_z(self) -> float:
         """What the energy believes of log int exp f(y_t, t) dy_t, at every level."""
         return 0.0
 
-    def forward(self, y: Tensor, t: Tensor) -> Tensor:
+    def forward(self, y: Tensor, t: Tensor, dropout: Noise | None = None) -> Tensor:
         """f ``[N]`` at y_t and integer levels t ``[N]``; with a floating-point t, which is then sigma, at y = x + sigma eps."""
         if t.is_floating_point():
-            return self.energy(y, t)
+            return self.energy(y, t, dropout)
         shrink, dim = self.shrink[t], y[0].numel()
         f = self.energy(y / expand(shrink, y), self.sigma[t].to(y.dtype))
         return f - (dim * shrink.log()).to(f.dtype)
