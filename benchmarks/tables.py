@@ -3,6 +3,7 @@
     python benchmarks/tables.py                          # all sets, 5 folds
     python benchmarks/tables.py --sets iris wine         # some
     python benchmarks/tables.py --outliers               # one class held out as outliers
+    python benchmarks/tables.py --outliers --components 20 --sets digits     # the same with so many principal components
     python benchmarks/tables.py --speed                  # seconds and memory of large tables
     python benchmarks/tables.py --speed --rows 2000000   # the same of a memory-mapped table of so many rows
 
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 from sklearn import datasets
+from sklearn.decomposition import PCA
 from sklearn.ensemble import IsolationForest
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import GridSearchCV, KFold
@@ -181,7 +183,7 @@ def densities(names: list[str], folds: int, seed: int) -> None:
         )
 
 
-def outliers(names: list[str], seed: int) -> None:
+def outliers(names: list[str], seed: int, components: int) -> None:
     print(
         "AUROC of unseen rows of all classes but one against rows of that one: mean over it, at most three, and DeLong's error"
     )
@@ -196,8 +198,8 @@ def outliers(names: list[str], seed: int) -> None:
             inside, outside = X[target != out], X[target == out]
             order = np.random.default_rng(seed).permutation(len(inside))
             test, train = inside[order[: len(order) // 3]], inside[order[len(order) // 3 :]]
-            scaler = StandardScaler().fit(train)
-            A, B, C = (scaler.transform(rows) for rows in (train, test, outside))
+            columns = PCA(components).fit(train) if components else StandardScaler().fit(train)
+            A, B, C = (columns.transform(rows) for rows in (train, test, outside))
             for key, rank in rankings(A).items():
                 areas[key].append(auroc(*(torch.from_numpy(np.asarray(rank(rows))) for rows in (B, C))))
         cells = []
@@ -285,12 +287,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rows", type=int, default=0)
     parser.add_argument("--outliers", action="store_true")
+    parser.add_argument("--components", type=int, default=0)
     parser.add_argument("--speed", action="store_true")
     options = parser.parse_args()
     if options.speed:
         speed_mapped(options.rows) if options.rows else speed()
     elif options.outliers:
-        outliers(options.sets, options.seed)
+        outliers(options.sets, options.seed, options.components)
     else:
         densities(options.sets, options.folds, options.seed)
 
