@@ -149,3 +149,11 @@ def test_members_of_the_table_draw_different_numbers():
     draws = torch.stack([Noise(0, index, stream + reach).normal(4) for stream in Stream for reach in {0, REACH[stream]}])
     for i, j in itertools.combinations(range(len(draws)), 2):
         assert not bool((draws[i] == draws[j]).any())
+
+
+def test_every_nth_sample_keeps_its_numbers():
+    noise = Noise(3, torch.arange(12), 5)
+    noise.normal(2)
+    part, rest = noise.every(4), noise.normal(3)
+    assert torch.equal(part.normal(3), rest[::4])
+    assert len(part) == 3

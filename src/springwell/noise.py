@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from enum import IntEnum, unique
 
 import torch
@@ -126,6 +127,13 @@ class Noise:
     def uniform(self, *event_shape: int) -> Tensor:
         """Uniforms in (0, 1), ``[N, *event_shape]``."""
         return self._draw(_UNIFORM, math.prod(event_shape)).view(-1, *event_shape)
+
+    def every(self, n: int) -> Noise:
+        """The randomness of the samples 0, n, 2 n, ..., from where it is now on; this one stays where it is."""
+        part = copy(self)
+        part._key, part._gamma = self._key[::n], self._gamma[::n]
+        part._position, part._ready = dict(self._position), {}
+        return part
 
     def _draw(self, kind: int, size: int) -> Tensor:
         """``[N, size]`` numbers, which take the next ceil(size / 2) words of their kind."""

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from springwell.energy.prior import Prior
 from springwell.energy.residual import LevelEnergy, ResidualEnergy
 from springwell.likelihood.annealed import estimate
-from springwell.likelihood.diffusion import NoisePath, denoising_walk, noising_walk
+from springwell.likelihood.diffusion import Moves, NoisePath, denoising_walk, noising_walk, point
 from springwell.noise import Noise
+from springwell.samplers import hmc
 from springwell.schedule import NoiseSchedule
 
 
@@ -42,8 +43,10 @@ def wrong_gaussian(sigma: float) -> tuple[ResidualEnergy, float, float]:
     return energy, precision**-0.5, -1.5 * math.log(precision * (v + sigma**2))
 
 
-@pytest.mark.parametrize(("n", "smc"), [(1, False), (4, False), (4, True), (8, True)])
-def test_estimates_of_z_and_of_its_inverse_are_unbiased(n: int, smc: bool) -> None:
+@pytest.mark.parametrize(
+    ("n", "smc", "step"), [(1, False, 0), (4, False, 0), (4, True, 0), (8, True, 0), (1, False, 1.2), (4, True, 1.2)]
+)
+def test_estimates_of_z_and_of_its_inverse_are_unbiased(n: int, smc: bool, step: float) -> None:
     """Few steps between levels that disagree: weights spread, most systems are resampled, and both means are exact."""
     energy, std, log_z = wrong_gaussian(0.05)
     num = 4000
@@ -52,13 +55,35 @@ def test_estimates_of_z_and_of_its_inverse_are_unbiased(n: int, smc: bool) -> No
     torch.testing.assert_close(f, exact + log_z, rtol=1e-4, atol=1e-4)
     noises = [Noise(4 + i, torch.arange(num * n)) for i in range(2)]
     resample = [Noise(6 + i, torch.arange(num), dtype=torch.float64) if smc else None for i in range(2)]
-    there, _ = denoising_walk(energy, ladder(6), noises[0], num, resample[0])
-    back = noising_walk(energy, ladder(6), y, noises[1], resample[1])
-    if smc:
+    moves = Moves(energy, 2, [step] * 7) if step else None
+    there, _ = denoising_walk(energy, ladder(6), noises[0], num, resample[0], moves=moves)
+    back = noising_walk(energy, ladder(6), y, noises[1], resample[1], moves)
+    if smc and not step:
         assert float(there.ess.min()) < 0.5  # Some were resampled.
     for ratio in ((there.log_ratio - log_z).exp(), (back.log_ratio + log_z).exp()):
         assert float(ratio.std()) > 0.02
         assert abs(float(ratio.mean()) - 1) < 4.5 * float(ratio.std()) / math.sqrt(num)
+
+
+def test_moves_narrow_the_weights_of_levels_that_disagree() -> None:
+    """Chains that rest at every level forget what earlier hops spoilt; the pilot leads their acceptance to its aim."""
+    schedule = NoiseSchedule.log_snr(8, 6.0, -3.2)
+    low = float(schedule.sigma_cum[0] / schedule.a_cum[0])
+    energy, _, _ = wrong_gaussian(low)
+    path, spread = NoisePath(LevelEnergy(energy, schedule), schedule), {}
+    for num_leapfrog in (0, 4):
+        plan = path.plan(Noise(0, torch.arange(400)), num_leapfrog, lambda: None)
+        moves = path.moves(plan, 32)
+        found, _ = denoising_walk(energy, path.sigmas(32, plan), Noise(1, torch.arange(4000)), moves=moves)
+        spread[num_leapfrog] = float(found.log_weight.std())
+    assert spread[4] < 0.7 * spread[0]
+    assert moves is not None
+    here = point(energy, torch.randn(4000, 3), 1.0)
+    kernel, density = hmc(4), lambda y: energy(y, torch.ones(len(y)))
+    step = torch.tensor(moves.step_size[int((path.sigmas(32, plan) - 1.0).abs().argmin())])
+    _, info = kernel.step(kernel.init(here.y, density), density, step, Noise(3, torch.arange(4000)))
+    assert info.acceptance is not None
+    assert float(info.acceptance.mean()) == pytest.approx(0.7, abs=0.15)
 
 
 def test_draws_of_systems_follow_the_energy_where_single_chains_do_not() -> None:
@@ -67,10 +92,11 @@ def test_draws_of_systems_follow_the_energy_where_single_chains_do_not() -> None
     low = float(schedule.sigma_cum[0] / schedule.a_cum[0])
     energy, std, _ = wrong_gaussian(low)
     path, num, wanted = NoisePath(LevelEnergy(energy, schedule), schedule), 4000, (std * float(schedule.a_cum[0])) ** 2
+    plan = path.plan(Noise(2, torch.arange(64)), 0, lambda: None)
     found = {}
     for n in (1, 64):
         resample = Noise(1, torch.arange(num), dtype=torch.float64)
-        square = path.draw(16, Noise(0, torch.arange(num * n)), resample).square()
+        square = path.draw(plan, 16, Noise(0, torch.arange(num * n)), resample).square()
         assert square.shape == (num, 3)
         found[n] = (float(square.mean()) - wanted) / (float(square.std()) / math.sqrt(square.numel()))
     assert abs(found[1]) > 15
@@ -146,7 +172,7 @@ def two_points() -> NoisePath:
 def test_a_plan_puts_steps_where_weights_spread_and_keeps_the_ends() -> None:
     calls: list[int] = []
     path = two_points()
-    plan = path.plan(Noise(0, torch.arange(1000)), None, lambda: calls.append(1))
+    plan = path.plan(Noise(0, torch.arange(1000)), 0, lambda: calls.append(1))
     assert len(calls) == path.pilot_stops
     even, planned = path.sigmas(64), path.sigmas(64, plan)
     torch.testing.assert_close(planned[[0, -1]], torch.tensor([path.low, path.high], dtype=torch.float64))
@@ -167,5 +193,5 @@ def test_a_gaussian_needs_no_plan() -> None:
     schedule = NoiseSchedule.log_snr(16, 6.0, -4.0)
     energy = LevelEnergy(ResidualEnergy(Nothing(), Prior.gaussian(torch.zeros(3), 0.5), 1.0), schedule)
     path = NoisePath(energy, schedule)
-    plan = path.plan(Noise(0, torch.arange(64)), None, lambda: None)
+    plan = path.plan(Noise(0, torch.arange(64)), 0, lambda: None)
     assert float(plan.length[-1]) < 1e-3

@@ -367,7 +367,7 @@ def bracket(path: Path, found: Bracket, title: str = "") -> Path:
     ks = [r.num_densities for r in found.rounds]
     bounds = [("SMC, from below", [r.smc for r in found.rounds], "s-")]
     # Along the noise SMC is the forward run itself.
-    along_noise = found.plan.num_leapfrog == 0
+    along_noise = found.along_noise
     if not along_noise:
         bounds.insert(0, ("forward AIS, from below", [r.forward for r in found.rounds], "^-"))
     bounds += [(f"reverse from {s}", [r.upper[s] for r in found.rounds], "v-") for s in found.upper]

@@ -191,6 +191,7 @@ TABLE: dict[str, Preset] = {
             batch=32,
             iterations=5000,
             weight_decay=0.02,
+            dropout=0.1,
             ema=0.998,
             preview_every=500,
         ),

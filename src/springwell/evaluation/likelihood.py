@@ -25,9 +25,9 @@ from springwell import __version__
 from springwell.energy.residual import LevelEnergy
 from springwell.errors import UserError
 from springwell.evaluation.points import Measurable, Points, Split, evaluation_points, noisy_data
-from springwell.likelihood.annealed import COLLAPSED, Path, level_path
+from springwell.likelihood.annealed import COLLAPSED, Path, Plan, level_path
 from springwell.likelihood.bits import to_bits
-from springwell.likelihood.bracket import LIKELY, Bracket, Settings, bracket
+from springwell.likelihood.bracket import LIKELY, Bracket, Settings, bracket, planned
 from springwell.likelihood.diffusion import NoisePath
 from springwell.model import Model
 from springwell.noise import Noise, Stream
@@ -50,6 +50,13 @@ class Measured(NamedTuple):
     record: dict[str, Any]
 
 
+class Work(NamedTuple):
+    """Where long work keeps its finished parts, and who hears of it."""
+
+    parts: Parts
+    reporter: Reporter
+
+
 def settings_for(
     model: Model,
     tolerance: float,
@@ -70,7 +77,7 @@ def settings_for(
     """
     along_noise = isinstance(model.energy_function, LevelEnergy)
     few, most = (512, 1024) if len(model.event_shape) == 1 else (16, 64)
-    systems, chains = systems or (16 if along_noise else 8), chains or (128 if along_noise else few)
+    systems, chains = systems or (16 if along_noise else 8), chains or (16 if along_noise else few)
     # Not all that fits: processes share batches, and a part is found again only if it was cut as before.
     batch = batch or max(chains, min(most, model.automatic_batch()))
     nats = tolerance * math.prod(model.event_shape) * math.log(2)
@@ -120,13 +127,14 @@ def measure(
         raise UserError(f"burn {burn}, num {num}: needs burn >= 0 and at least 2 data points")
     points = evaluation_points(model, data, num, split, settings.seed)
     path = density_path(model)
-    sources, described = draw_sources(model, data, path, settings, burn, parts, reporter)
+    plan = planned(path, settings, points.x_0, parts, reporter)
+    sources, described = draw_sources(model, data, path, plan, settings, burn, Work(parts, reporter))
     doubts = [] if burn else ["chains from noise and from held-out data made no steps, so nothing shows that they are draws"]
     for name, s in described.items():
         if abs(s["drift"]) > LIKELY * s["drift_standard_error"]:
             change = f"{s['drift']:+.3g} +- {s['drift_standard_error']:.2g} nats in the last {burn - burn // 2} steps"
             doubts.append(f"chains from {name} still drift, mean f by {change}")
-    found = bracket(path, sources, settings, parts=parts, reporter=reporter, doubts=doubts)
+    found = bracket(path, sources, settings, parts=parts, reporter=reporter, doubts=doubts, plan=plan)
     record = {"split": split, "burn": burn, "sources": described, **_figures(model, points, found), **found.record()}
     return Measured(found, points, record)
 
@@ -169,12 +177,13 @@ def draw_sources(
     model: Model,
     held_out: Measurable,
     path: Path | NoisePath,
+    plan: Plan,
     settings: Settings,
     burn: int,
-    parts: Parts,
-    reporter: Reporter,
+    work: Work,
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     """Draws ``[R n, ...]`` of the last density from noise and from held-out data, and what is to be said of them."""
+    parts, reporter = work
     levels = level_path(model.energy_function, model.schedule, model.event_shape)
     along_noise = isinstance(path, NoisePath)
     # Along the noise a draw serves a whole system.
@@ -188,7 +197,7 @@ def draw_sources(
     batches = every.split(systems)
 
     def draw(index: Tensor) -> dict[str, Tensor]:
-        found = _from_noise(model, path, settings, index)
+        found = _from_noise(model, path, plan, settings, index)
         bar.advance(len(index))
         return found
 
@@ -217,7 +226,7 @@ def draw_sources(
     return sources, described
 
 
-def _from_noise(model: Model, path: Path | NoisePath, settings: Settings, index: Tensor) -> dict[str, Tensor]:
+def _from_noise(model: Model, path: Path | NoisePath, plan: Plan, settings: Settings, index: Tensor) -> dict[str, Tensor]:
     """Draws of x_0 that came from noise: one of each system along the noise, or progressive samples."""
     if not isinstance(path, NoisePath):
         for _, x, _ in model.trajectory(index, settings.seed + 1):  # noqa: B007
@@ -226,7 +235,7 @@ def _from_noise(model: Model, path: Path | NoisePath, settings: Settings, index:
     chains = (index[:, None] * settings.chains + torch.arange(settings.chains, device=index.device)).flatten()
     walkers = Noise(settings.seed, chains, Stream.SOURCES + 9)
     resample = Noise(settings.seed, index, Stream.SOURCES + 10, dtype=torch.float64)
-    return {"x": path.draw(model.schedule.num_levels, walkers, resample)}
+    return {"x": path.draw(plan, min(settings.densities, model.schedule.num_levels), walkers, resample)}
 
 
 def _burnt(

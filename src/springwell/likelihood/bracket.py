@@ -151,6 +151,7 @@ class Bracket(NamedTuple):
         settings: What was asked for.
         log_weights: log w of all chains, along the noise of all systems, of the last round: ``forward`` and the sources, sign
             as log Z.
+        along_noise: Whether the path was along the noise.
     """
 
     verdict: str
@@ -163,6 +164,7 @@ class Bracket(NamedTuple):
     plan: Plan
     settings: Settings
     log_weights: dict[str, Tensor]
+    along_noise: bool = False
 
     def __repr__(self) -> str:
         value = f"log Z {self.value:.6g} +- {self.standard_error:.2g} nats"
@@ -221,6 +223,7 @@ class Bracket(NamedTuple):
                 }
                 for r in self.rounds
             ],
+            "along_noise": self.along_noise,
             "num_leapfrog": self.plan.num_leapfrog,
             "thermodynamic_length": float(self.plan.length[-1]),
             "settings": asdict(self.settings),
@@ -268,8 +271,9 @@ def bracket(
     parts: Kept | None = None,
     reporter: Reporter | None = None,
     doubts: Sequence[str] = (),
+    plan: Plan | None = None,
 ) -> Bracket:
-    """Brackets log Z = log int exp(target), with standard errors and a verdict.
+    """Brackets log Z = log int exp(target), with standard errors and a verdict. Six of its eight arguments are options.
 
         found = bracket(log_density, {"chains": x, "data": y}, tolerance=0.1)
         found.verdict, found.lower.value, found.highest.value
@@ -284,6 +288,7 @@ def bracket(
         parts: Keeps finished parts and shares them between processes. Default: nothing is kept.
         reporter: Receives progress updates.
         doubts: Reasons why sources may not have drawn from the density; with one, a bracket is never ``ok``.
+        plan: What :func:`planned` found for the path. Default: a pilot finds it.
     """
     settings = settings or Settings(TOLERANCE if tolerance is None else tolerance)
     settings = settings if tolerance is None else replace(settings, tolerance=tolerance)
@@ -294,7 +299,7 @@ def bracket(
         if tuple(x.shape[1:]) != path.event_shape:
             raise UserError(f"{name}: has shape {list(x.shape)}; needs [M, {', '.join(map(str, path.event_shape))}]")
     job = _Job(path, settings, next(iter(sources.values())), parts, reporter or Silent())
-    plan = job.pilot()
+    plan = plan or job.pilot()
     rounds: list[Round] = []
     k = min(settings.densities, settings.budget)
     # Along the noise SMC has a reverse of its own.
@@ -326,7 +331,12 @@ def bracket(
     value, error = bennett(weights["forward"], torch.cat([weights[name] for name in reverse], 1))
     levels = _log_z_levels(smc, plan.densities(k)[1:], path.length) if annealed else []
     thermodynamic = None if smc.thermodynamic is None else average(smc.thermodynamic)
-    return Bracket(verdict, reason, value, error, rounds, thermodynamic, levels, plan, settings, weights)
+    return Bracket(verdict, reason, value, error, rounds, thermodynamic, levels, plan, settings, weights, not annealed)
+
+
+def planned(path: Path | NoisePath, settings: Settings, like: Tensor, parts: Kept | None, reporter: Reporter) -> Plan:
+    """What the pilot of a bracket finds; ``like`` has the dtype and the device of the chains."""
+    return _Job(path, settings, like, parts, reporter).pilot()
 
 
 def _checked(sources: Mapping[str, Tensor], systems: int) -> dict[str, Tensor]:

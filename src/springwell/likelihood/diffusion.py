@@ -29,21 +29,28 @@ serves a whole system, and the bound tightens with n as the lower one does. With
 importance sampling. If p(Z) is the law of a system's estimate, that of a conditional one is p(Z) Z / Z_0, so that Bennett's
 estimate applies to the two.
 
-A pilot finds where steps are needed most. The weight of a hop has a standard deviation that is proportional to the hop's length
-in log sigma, so the sum of these standard deviations along the way is a length, and equal steps of it make the variance of
-log w least (as the thermodynamic length does in :mod:`springwell.likelihood.annealed`). Then the steps are frozen.
+Between two hops, chains may move: an HMC step that leaves exp f(., sigma_k) invariant changes no weight. It mends what a hop
+has spoilt, it makes resampled copies differ from each other, and it finds mass that denoising alone does not reach. On the
+way up, the path of a conditional system moves in the same way: the step is reversible, so that E 1 / Z' = 1 / Z_0 still
+holds.
+
+A pilot finds where steps are needed most, and the step sizes of moves, in units of sigma_k. The weight of a hop has a
+standard deviation that is proportional to the hop's length in log sigma, so the sum of these standard deviations along the
+way is a length, and equal steps of it make the variance of log w least (as the thermodynamic length does in
+:mod:`springwell.likelihood.annealed`). Then the steps are frozen.
 
 References:
     Doucet, Grathwohl, Matthews, Strathmann, "Score-based diffusion meets annealed importance sampling", NeurIPS 2022.
     Bao, Li, Zhu, Zhang, "Analytic-DPM: an analytic estimate of the optimal reverse variance", ICLR 2022.
     Grosse, Ghahramani, Adams, "Sandwiching the marginal likelihood using bidirectional Monte Carlo", 2015.
     Andrieu, Doucet, Holenstein, "Particle Markov chain Monte Carlo methods", JRSS B 2010.
+    Gilks, Berzuini, "Following a moving target: Monte Carlo inference for dynamic Bayesian models", JRSS B 2001.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -54,35 +61,78 @@ from springwell.energy.residual import LevelEnergy, ResidualEnergy
 from springwell.likelihood.annealed import Plan, Walk, Walkers, effective_share, log_mean, picked, resampled
 from springwell.noise import Noise
 from springwell.normalised import derivatives
+from springwell.samplers import hmc
+from springwell.samplers.base import State
 from springwell.schedule import NoiseSchedule
 
 _LOG_2PI = math.log(2 * math.pi)
 # Bounds of v: a variance given y is not negative, and a guess of it is not to be trusted far above 1.
 LEAST, MOST = 1e-3, 4.0
 PILOT_STEPS = 64
+# Moves: leapfrogs, the first step size in units of sigma D^(-1/6), the pilot's acceptance and how fast it leads there.
+LEAPFROGS, FIRST_STEP, ACCEPTANCE, ADAPTATION, MOST_STEP = 8, 1.5, 0.7, 0.15, 2.0
+
+Energy = Callable[[Tensor, Tensor], Tensor]
+
+
+class Point(NamedTuple):
+    """Chains at one noise: y ``[N, ...]``, f ``[N]``, u and d f / d log sigma_i, both of the shape of y."""
+
+    y: Tensor
+    f: Tensor
+    u: Tensor
+    g: Tensor
+
+    def at(self, index: Tensor) -> Point:
+        """The chains of these numbers."""
+        return Point(*[value[index] for value in self])
+
+
+def point(energy: Energy, y: Tensor, sigma: float) -> Point:
+    """What one backward pass tells of y ``[N, ...]``."""
+    f, u, g = derivatives(energy, y, torch.full((len(y),), sigma, dtype=y.dtype, device=y.device))
+    return Point(y, f.detach(), u, g)
 
 
 class Reversal(NamedTuple):
-    """The Gaussian guess r(y_k | y_{k+1}).
+    """The mean and the standard deviation tau of the Gaussian guess r(y_k | y_{k+1}), both ``[N, ...]``."""
 
-    Attributes:
-        f: f(y_{k+1}, sigma_{k+1}) ``[N]``.
-        mean: ``[N, ...]``.
-        std: tau, likewise.
-    """
-
-    f: Tensor
     mean: Tensor
     std: Tensor
 
 
-def reversal(energy: Callable[[Tensor, Tensor], Tensor], y: Tensor, sigma: float, lower: float) -> Reversal:
-    """r from noise ``sigma`` down to noise ``lower``, at y ``[N, ...]``."""
-    f, u, g = derivatives(energy, y, torch.full((len(y),), sigma, dtype=y.dtype, device=y.device))
+def reversal(here: Point, sigma: float, lower: float) -> Reversal:
+    """r from noise ``sigma`` down to noise ``lower``."""
     rho = (lower / sigma) ** 2
-    v = (1 + g - u.square()).clamp(LEAST, MOST)
+    v = (1 + here.g - here.u.square()).clamp(LEAST, MOST)
     std = sigma * ((1 - rho) * (rho + (1 - rho) * v)).sqrt()
-    return Reversal(f.detach(), y + (1 - rho) * sigma * u, std)
+    return Reversal(here.y + (1 - rho) * sigma * here.u, std)
+
+
+class Moves:
+    """HMC steps at every noise.
+
+    Args:
+        energy: f(y, sigma).
+        num_leapfrog: L.
+        step_size: Of sigma_0 ... sigma_K, in units of sigma_k.
+        target: In a pilot, the acceptance that step sizes are led to on the way; None keeps them.
+    """
+
+    def __init__(self, energy: Energy, num_leapfrog: int, step_size: Sequence[float], target: float | None = None):
+        self.energy, self.kernel, self.num_leapfrog = energy, hmc(num_leapfrog), num_leapfrog
+        self.step_size, self.target = list(step_size), target
+
+    def __call__(self, k: int, sigma: float, here: Point, noise: Noise) -> Tensor:
+        """Where the chains are after a step at sigma_k."""
+        level = torch.full((len(here.y),), sigma, dtype=here.y.dtype, device=here.y.device)
+        state = State(here.y, here.f, here.u / sigma)
+        step = torch.full((), self.step_size[k] * sigma, dtype=here.y.dtype, device=here.y.device)
+        new, info = self.kernel.step(state, lambda y: self.energy(y, level), step, noise)
+        if self.target is not None and k and info.acceptance is not None:
+            factor = math.exp(ADAPTATION * (float(info.acceptance.mean()) - self.target))
+            self.step_size[k - 1] = min(MOST_STEP, self.step_size[k] * factor)
+        return new.y
 
 
 def normal_log_density(x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
@@ -99,9 +149,10 @@ def denoising_walk(
     num_systems: int = 1,
     resample: Noise | None = None,
     kept: Tensor | None = None,
+    moves: Moves | None = None,
     watch: Callable[[Tensor], None] = lambda increment: None,
 ) -> tuple[Walk, Tensor]:
-    """Walks from the prior at sigma_K down to sigma_0.
+    """Walks from the prior at sigma_K down to sigma_0. It has eight arguments: the walk, its randomness, and three options.
 
     Args:
         energy: f(y, sigma), with the prior that the walk starts from.
@@ -109,7 +160,8 @@ def denoising_walk(
         noise: For R n chains.
         num_systems: R; chains of a system are neighbours.
         resample: Randomness of R systems; None for plain importance weights.
-        kept: ``[K + 1, R, ...]``: y_0 ... y_K that the first chain of every system has to follow.
+        kept: ``[K + 1, 2, R, ...]``: where the first chain of every system has to be at y_0 ... y_K, before and after its move.
+        moves: HMC steps before every hop.
         watch: Receives the log-weights ``[R, n]`` that every hop adds.
 
     Returns:
@@ -118,21 +170,21 @@ def denoising_walk(
     levels = sigma.tolist()
     num, shape = len(noise), energy.event_shape
 
-    def obeyed(y: Tensor, k: int) -> Tensor:
+    def obeyed(y: Tensor, k: int, after: int = 0) -> Tensor:
         if kept is not None:
-            y.view(num_systems, -1, *shape)[:, 0] = kept[k]
+            y.view(num_systems, -1, *shape)[:, 0] = kept[k, after]
         return y
 
     y = obeyed(energy.prior.sample(noise, levels[-1]), -1)
     top = torch.full((), levels[-1], dtype=y.dtype, device=y.device)
-    here = energy.prior(y, top).log_density.double().flatten(1).sum(-1)
+    before = energy.prior(y, top).log_density.double().flatten(1).sum(-1)
     log_w = torch.zeros(num_systems, num // num_systems, dtype=torch.float64, device=y.device)
     log_z, least = torch.zeros_like(log_w[:, 0]), torch.ones_like(log_w[:, 0])
     partial: list[Tensor] = []
     for k in range(len(levels) - 2, -1, -1):
         upper, lower = levels[k + 1], levels[k]
-        r = reversal(energy, y, upper, lower)
-        log_w = log_w + (increment := (r.f.double() - here).view(log_w.shape))
+        here = point(energy, y, upper)
+        log_w = log_w + (increment := (here.f.double() - before).view(log_w.shape))
         if k < len(levels) - 2:
             watch(increment)
         if resample is not None:
@@ -143,20 +195,23 @@ def denoising_walk(
                 index.view(log_w.shape)[:, 0] = log_w.shape[1] * torch.arange(num_systems, device=y.device)
             log_z = log_z + torch.where(due, log_mean(log_w), 0.0)
             log_w = torch.where(due[:, None], 0.0, log_w)
-            y, r = y[index], Reversal(*[value[index] for value in r])
+            here = here.at(index)
         partial.append(log_z + log_mean(log_w))
-        new = obeyed(r.mean + r.std * noise.normal(*shape), k)
+        if moves is not None:
+            here = point(energy, obeyed(moves(k + 1, upper, here, noise), k + 1, 1), upper)
+        r = reversal(here, upper, lower)
+        y = obeyed(r.mean + r.std * noise.normal(*shape), k)
         hop = math.sqrt(upper**2 - lower**2)
         # The next f replaces this one, and the hop's densities come on top.
-        here = r.f.double() - normal_log_density(y, new, hop) + normal_log_density(new, r.mean, r.std)
-        y = new
+        before = here.f.double() - normal_log_density(here.y, y, hop) + normal_log_density(y, r.mean, r.std)
     with torch.no_grad():
         f = energy(y, torch.full((num,), levels[0], dtype=y.dtype, device=y.device)).double()
-    log_w = log_w + (increment := (f - here).view(log_w.shape))
+    log_w = log_w + (increment := (f - before).view(log_w.shape))
     watch(increment)
     partial.append(log_z + log_mean(log_w))
     ess = effective_share(log_w) if resample is None else torch.minimum(least, effective_share(log_w))
-    return Walk(log_z + log_mean(log_w), log_w, None, torch.ones(0), len(levels) - 1, ess, torch.stack(partial, -1)), y
+    gradients = (len(levels) - 1) * (1 if moves is None else moves.num_leapfrog + 2)
+    return Walk(log_z + log_mean(log_w), log_w, None, torch.ones(0), gradients, ess, torch.stack(partial, -1)), y
 
 
 def noising_walk(
@@ -165,16 +220,21 @@ def noising_walk(
     y: Tensor,
     noise: Noise,
     resample: Noise | None = None,
+    moves: Moves | None = None,
     watch: Callable[[Tensor], None] = lambda increment: None,
 ) -> Walk:
     """Walks from draws y ``[R, ...]`` of exp f(., sigma_0), each with a system of n chains, up to the prior and back down.
 
     The arguments are those of :func:`denoising_walk`; ``noise`` is for R n chains. What is returned is the log of 1 / Z'.
     """
-    path, n = [y], len(noise) // len(y)
-    for lower, upper in pairwise(sigma.tolist()):
-        path.append(path[-1] + math.sqrt(upper**2 - lower**2) * noise.normal(*energy.event_shape)[::n])
-    found, _ = denoising_walk(energy, sigma, noise, len(y), resample, torch.stack(path), watch)
+    # The chain that has to follow the path makes no use of its own noise on the way down.
+    own = noise.every(len(noise) // len(y))
+    path = [torch.stack([y, y])]
+    for k, (lower, upper) in enumerate(pairwise(sigma.tolist()), 1):
+        after = path[-1][0] + math.sqrt(upper**2 - lower**2) * own.normal(*energy.event_shape)
+        before = after if moves is None else moves(k, upper, point(energy, after, upper), own)
+        path.append(torch.stack([before, after]))
+    found, _ = denoising_walk(energy, sigma, noise, len(y), resample, torch.stack(path), moves, watch)
     return found._replace(log_ratio=-found.log_ratio, log_weight=-found.log_weight, partial=-found.partial)
 
 
@@ -206,50 +266,67 @@ class NoisePath:
         return torch.zeros(len(noise), *self.event_shape, dtype=noise.dtype, device=noise.device)
 
     def plan(self, noise: Noise, num_leapfrog: int | None, watch: Callable[[], None]) -> Plan:
-        """Where steps are needed: chains walk down in equal ratios, and the spread of their weights is a length."""
+        """Where steps are needed: chains walk down in equal ratios, and the spread of their weights is a length.
+
+        Args:
+            noise: For the chains of the pilot.
+            num_leapfrog: L of the moves; 0 for none. Default: 8.
+            watch: Is called after every hop.
+        """
         spread: list[Tensor] = []
 
         def see(increment: Tensor) -> None:
             spread.append(increment.std())
             watch()
 
-        denoising_walk(self.energy, self.sigmas(PILOT_STEPS), noise, watch=see)
+        num_leapfrog = LEAPFROGS if num_leapfrog is None else num_leapfrog
+        first = FIRST_STEP * self.dim ** (-1 / 6)
+        moves = Moves(self.energy, num_leapfrog, [first] * (PILOT_STEPS + 1), ACCEPTANCE) if num_leapfrog else None
+        denoising_walk(self.energy, self.sigmas(PILOT_STEPS), noise, moves=moves, watch=see)
         # Walks come down, positions go up.
         length = torch.stack(spread[::-1]).cpu().cumsum(0)
         position = torch.linspace(0, 1, PILOT_STEPS + 1, dtype=torch.float64)
         ones = torch.ones_like(position)
-        return Plan(position, torch.cat([torch.zeros(1, dtype=torch.float64), length]), ones, ones, 0)
+        step = ones if moves is None else torch.tensor(moves.step_size, dtype=torch.float64)
+        return Plan(position, torch.cat([torch.zeros(1, dtype=torch.float64), length]), step, ones, num_leapfrog)
+
+    def moves(self, plan: Plan, num: int) -> Moves | None:
+        """The moves of K = ``num`` steps."""
+        if not plan.num_leapfrog:
+            return None
+        return Moves(self.energy, plan.num_leapfrog, plan.steps(plan.places(num)).tolist())
 
     def sigmas(self, num: int, plan: Plan | None = None) -> Tensor:
         """sigma_0 ... sigma_K, K = ``num``: in equal steps of a plan's length, or in equal ratios without one."""
         place = torch.linspace(0, 1, num + 1, dtype=torch.float64) if plan is None else plan.places(num)
         return (math.log(self.low) + place * math.log(self.high / self.low)).exp()
 
-    def draw(self, num_densities: int, noise: Noise, resample: Noise) -> Tensor:
+    def draw(self, plan: Plan, num_densities: int, noise: Noise, resample: Noise) -> Tensor:
         """One draw of x_0 ``[R, ...]`` from each of R systems that denoise with K = ``num_densities`` steps, by their weights.
 
         Args:
+            plan: What a pilot found.
             num_densities: K.
             noise: For R n chains.
             resample: Randomness of R systems, float64.
         """
-        num = len(resample)
-        found, y = denoising_walk(self.energy, self.sigmas(num_densities), noise, num, resample)
+        num, moves = len(resample), self.moves(plan, num_densities)
+        found, y = denoising_walk(self.energy, self.sigmas(num_densities, plan), noise, num, resample, moves=moves)
         chosen = picked(found.log_weight, resample.uniform(1))[:, 0]
         return self.shrink * y.view(num, -1, *self.event_shape)[torch.arange(num, device=y.device), chosen]
 
     def walk(self, plan: Plan, num_densities: int, walkers: Walkers, backwards: bool, watch: Callable[[], None]) -> Walk:
         """Denoises from the prior, or noises from draws of x_0, with K = ``num_densities`` steps."""
-        sigma = self.sigmas(num_densities, plan)
+        sigma, moves = self.sigmas(num_densities, plan), self.moves(plan, num_densities)
 
         def see(increment: Tensor) -> None:
             watch()
 
         if backwards:
-            found = noising_walk(self.energy, sigma, walkers.x / self.shrink, walkers.noise, walkers.resample, see)
+            found = noising_walk(self.energy, sigma, walkers.x / self.shrink, walkers.noise, walkers.resample, moves, see)
         else:
             systems, resample = walkers.num_systems, walkers.resample
-            found, _ = denoising_walk(self.energy, sigma, walkers.noise, systems, resample, watch=see)
+            found, _ = denoising_walk(self.energy, sigma, walkers.noise, systems, resample, moves=moves, watch=see)
         offset = -self.offset if backwards else self.offset
         return found._replace(
             log_ratio=found.log_ratio + offset, log_weight=found.log_weight + offset, partial=found.partial + offset

@@ -31,7 +31,7 @@ class LikelihoodCommand(cli.Command):
     repeats: cli.Number = None
     """Independent repeats, whose spread gives standard errors. Default: 8; 16 for energies that know their normaliser."""
     chains: cli.Number = None
-    """Chains of a repeat. Default: 128 for energies that know their normaliser, else 16 for images and 512 for vectors."""
+    """Chains of a repeat. Default: 16 for images and for energies that know their normaliser, 512 for other vectors."""
     burn: int = 200
     """HMC steps of the chains that the upper bounds start from, from noise and from held-out data."""
     seed: int = 0
@@ -113,8 +113,7 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
         return f"{name:<10}{e['value']:.3f} +- {e['standard_error']:.3f} nats   {note}"
 
     forward = last["forward"]
-    # Walks along the noise of an energy that knows it make no Metropolis tests.
-    along = r["num_leapfrog"] == 0
+    along = r["along_noise"]
     there, back = ("SMC along the noise", "the same, conditional on draws") if along else ("forward AIS", "reverse AIS")
     note = f"{there}, {n} chains, {k} densities, ESS {forward['ess']:.1f} of {n // forward['num_systems']}"
     tests = "" if along else f", acceptance {forward['acceptance'][0]:.2f} and more"
