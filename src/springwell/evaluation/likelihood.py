@@ -127,7 +127,8 @@ def measure(
         raise UserError(f"burn {burn}, num {num}: needs burn >= 0 and at least 2 data points")
     points = evaluation_points(model, data, num, split, settings.seed)
     path = density_path(model)
-    plan = planned(path, settings, points.x_0, parts, reporter)
+    # Draws from noise walk as the bracket does; along levels they are progressive samples.
+    plan = planned(path, settings, points.x_0, parts, reporter) if isinstance(path, NoisePath) else None
     sources, described = draw_sources(model, data, path, plan, settings, burn, Work(parts, reporter))
     doubts = [] if burn else ["chains from noise and from held-out data made no steps, so nothing shows that they are draws"]
     for name, s in described.items():
@@ -177,7 +178,7 @@ def draw_sources(
     model: Model,
     held_out: Measurable,
     path: Path | NoisePath,
-    plan: Plan,
+    plan: Plan | None,
     settings: Settings,
     burn: int,
     work: Work,
@@ -228,7 +229,7 @@ def draw_sources(
 
 def _from_noise(model: Model, path: Path | NoisePath, plan: Plan, settings: Settings, index: Tensor) -> dict[str, Tensor]:
     """Draws of x_0 that came from noise: one of each system along the noise, or progressive samples."""
-    if not isinstance(path, NoisePath):
+    if not isinstance(path, NoisePath) or plan is None:
         for _, x, _ in model.trajectory(index, settings.seed + 1):  # noqa: B007
             pass
         return {"x": x}
