@@ -193,7 +193,7 @@ class Normalised:
         num_levels = self.schedule.num_levels
         t = random_levels(num_levels, noise) if t is None else t
         sigma, level = self.draw_noise(t, noise.uniform(), x.dtype)
-        f = self.differentiated or self.energy
+        f: Any = self.differentiated or self.energy
         if self.energy.dropout:
             f = partial(f, dropout=noise)
         losses = normalised_losses(f, x, sigma, eps := noise.normal(*x.shape[1:]))

@@ -227,7 +227,9 @@ def draw_sources(
     return sources, described
 
 
-def _from_noise(model: Model, path: Path | NoisePath, plan: Plan, settings: Settings, index: Tensor) -> dict[str, Tensor]:
+def _from_noise(
+    model: Model, path: Path | NoisePath, plan: Plan | None, settings: Settings, index: Tensor
+) -> dict[str, Tensor]:
     """Draws of x_0 that came from noise: one of each system along the noise, or progressive samples."""
     if not isinstance(path, NoisePath) or plan is None:
         for _, x, _ in model.trajectory(index, settings.seed + 1):  # noqa: B007
