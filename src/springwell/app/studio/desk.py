@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,15 +36,17 @@ class Desk(Reporter):
 
     Args:
         connection: To the server.
-        cancel: Is set when the job is to end.
+        cancel: Brings the number of a job that is to end.
         runs: The folder of runs.
         device: Where to compute.
     """
 
-    def __init__(self, connection: Connection, cancel: Event, runs: Path, device: str):
+    def __init__(self, connection: Connection, cancel: Connection, runs: Path, device: str):
         self.connection, self.cancel, self.runs, self.device = connection, cancel, runs, device
         self._models: dict[str, tuple[float, Model]] = {}
         self._told = 0.0
+        self.number = 0
+        self._cancelled = 0
         # What a task computes once and asks for again, such as the scores of a model's own data.
         self.known: dict[Any, Any] = {}
 
@@ -82,7 +83,9 @@ class Desk(Reporter):
 
     def check(self) -> None:
         """Ends the job if the page asked for that."""
-        if self.cancel.is_set():
+        while self.cancel.poll():
+            self._cancelled = self.cancel.recv()
+        if self._cancelled == self.number:
             raise CancelledError
 
     def progress(self, done: int, total: int, what: str) -> None:
@@ -117,7 +120,7 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def work(connection: Connection, cancel: Event, runs: str, device: str, threads: int | None) -> None:
+def work(connection: Connection, cancel: Connection, runs: str, device: str, threads: int | None) -> None:
     """Takes jobs until the server hangs up."""
     import torch
 
@@ -128,7 +131,7 @@ def work(connection: Connection, cancel: Event, runs: str, device: str, threads:
     desk = Desk(connection, cancel, Path(runs), device)
     while True:
         try:
-            task, values, arrays = connection.recv()
+            desk.number, task, values, arrays = connection.recv()
         except (EOFError, OSError):
             return
         try:

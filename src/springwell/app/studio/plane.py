@@ -155,15 +155,6 @@ def _target(model: Model, options: Options, level: int, y: Tensor) -> LogDensity
     return Conditional(model.energy_function, model.schedule, t, x_next.expand_as(y).contiguous())
 
 
-def warm(desk: Desk, options: Options) -> dict[str, Any]:
-    """Imports what training needs, which takes seconds, while a person still draws."""
-    from springwell.training.processes import make_accelerator
-
-    make_accelerator(desk.device)
-    torch.optim.Adam([torch.zeros(1, requires_grad=True)])
-    return {}
-
-
 def train(desk: Desk, options: Options) -> dict[str, Any]:
     """Trains a model of the plane on drawn points, from the beginning or from where it was stopped.
 
@@ -244,5 +235,5 @@ class _Stopping(Desk):
         try:
             super().progress(done, total, "iterations")
         except CancelledError:
-            self.cancel.clear()
+            self._cancelled = 0
             signal.raise_signal(signal.SIGINT)

@@ -191,12 +191,14 @@ class _Worker:
         self.loop = asyncio.get_running_loop()
         context = pool.context
         self.connection, theirs = context.Pipe()
-        self.cancelled = context.Event()
+        self.cancelling, heard = context.Pipe()
+        self.number, self.cancelled = 0, False
         self.process = context.Process(
-            target=desk.work, args=(theirs, self.cancelled, *pool.settings), daemon=True, name=f"springwell studio: {name}"
+            target=desk.work, args=(theirs, heard, *pool.settings), daemon=True, name=f"springwell studio: {name}"
         )
         self.process.start()
         theirs.close()
+        heard.close()
         threading.Thread(target=self._listen, daemon=True).start()
 
     @property
@@ -216,15 +218,16 @@ class _Worker:
         if self.current is not None:
             job = self.current
             job.status = "running"
-            self.cancelled.clear()
-            self.connection.send((job.task, {**job.values, "model": job.model}, job.arrays))
+            self.number, self.cancelled = self.number + 1, False
+            self.connection.send((self.number, job.task, {**job.values, "model": job.model}, job.arrays))
 
     def cancel(self, job: Job) -> None:
         if job is not self.current:
             self.queue.remove(job)
             self.pool.end(job, "cancelled", {}, {})
             return
-        self.cancelled.set()
+        self.cancelled = True
+        self.cancelling.send(self.number)
         self.loop.call_later(PATIENCE, self._insist, job)
 
     def _insist(self, job: Job) -> None:
@@ -268,7 +271,7 @@ class _Worker:
         waiting, self.queue = list(self.queue), deque()
         if job is not None:
             gone = {"text": "the process that worked on it ended; it may have run out of memory. Ask for less, or try again"}
-            self.pool.end(job, *(("cancelled", {}) if self.cancelled.is_set() else ("failed", gone)), {})
+            self.pool.end(job, *(("cancelled", {}) if self.cancelled else ("failed", gone)), {})
         for other in waiting:
             self.pool._worker(self.name).add(other)
 

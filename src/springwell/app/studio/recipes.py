@@ -192,5 +192,6 @@ def walk(name: str, options: Options, num: int) -> Recipe:
         "scale = float(model.schedule.scale[0])",
         f"target = at_level(model.energy_function, torch.zeros({num}, dtype=torch.long))",
         f"noise = model.noise({seed}, torch.arange({num}), Stream.LONGRUN_FREE + {values['first']})",
-        f"y, acceptance = sw.samplers.run_chain({made}, scale * x, target, {values['step_size']:.6g}, {values['steps']}, noise)",
+        f"kernel, step_size = {made}, {values['step_size']:.6g}",
+        f"y, acceptance = sw.samplers.run_chain(kernel, scale * x, target, step_size, {values['steps']}, noise)",
     )

@@ -67,16 +67,11 @@ class Studio:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Starts the processes before the first request, so that nobody waits for torch."""
+        """Starts the first process before the first request, so that no page waits for torch."""
         self.pool = Pool(self.settings, self._send)
-        warming = asyncio.create_task(self._warm())
+        await self._call("models", {})
         yield
-        warming.cancel()
         self.pool.close()
-
-    async def _warm(self) -> None:
-        with contextlib.suppress(UserError):
-            await self._call("models", {})
 
     async def _call(self, task: str, values: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> Any:
         assert self.pool is not None

@@ -28,7 +28,6 @@ TASKS = {
     "download": Task("downloads", kept=False),
     "levels": Task("plane"),
     "chains": Task("plane", kept=False),
-    "warm": Task("plane", kept=False),
     "train": Task("plane"),
     "sample": Task("images"),
     "inpaint": Task("images"),

@@ -13,7 +13,7 @@ function colour(name) {
 /** A figure with a canvas that is drawn again whenever its size changes. */
 function figure(title, describe, draw) {
   const canvas = el("canvas", { role: "img", "aria-label": `${title}: ${describe}` });
-  const element = el("figure", { class: "chart" }, canvas, el("figcaption", {}, title));
+  const element = el("figure", { class: "chart" }, el("figcaption", {}, title), canvas);
   const again = () => {
     const width = canvas.clientWidth;
     if (!width) return;

@@ -118,6 +118,7 @@ export class Images {
     this.pickerText.textContent = "Reading the test images.";
     try {
       const { header, arrays } = await this.link.ask("photograph", this.name, { number: this.testNumber.value });
+      for (const thumb of this.thumbs.children) thumb.setAttribute("aria-pressed", "false");
       this.setImage(arrays.image, `Test image ${header.number} of ${header.of}`);
     } catch (error) {
       this.pickerText.textContent = error.message;
@@ -132,6 +133,7 @@ export class Images {
       return;
     }
     const { arrays } = unpack(await answer.arrayBuffer());
+    for (const thumb of this.thumbs.children) thumb.setAttribute("aria-pressed", "false");
     this.setImage(arrays.image, `${file.name}, cropped and resized to ${this.shape[2]} x ${this.shape[1]}`);
   }
 }

@@ -46,7 +46,7 @@ export class Inpaint {
     this.factor = Math.max(1, Math.floor(SIDE / Math.max(height, width)));
     this.painter.width = width * this.factor;
     this.painter.height = height * this.factor;
-    this.brush.value = Math.max(1, Math.round(width / 9));
+    this.brush.value = Math.max(2, Math.round(width / 9));
     this.paint();
   }
 

@@ -325,7 +325,6 @@ export class Plane {
     this.draw.hidden = mode !== "draw";
     if (mode === "draw") {
       this.particles.running = false;
-      this.link.ask("warm", TRAINING, {}).catch(() => {});
       this.field.extent = DRAWN_EXTENT;
       this.levels = this.landscape?.levels ?? [];
       this.about = this.landscape?.about ?? [];

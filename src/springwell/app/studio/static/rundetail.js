@@ -14,13 +14,15 @@ const TITLES = {
   excess: "Excess",
 };
 
+const LEFT_OUT = ["iteration", "seed"];
+
 /** The elements of a run; `picture(file)` is the address of one of its pictures. */
 export function runDetail(run, picture) {
   const state = run.finished ? "finished" : `iteration ${run.iteration} of ${run.iterations ?? "?"}`;
   const facts = [
     ["State", state],
     ["Shape of a sample", run.shape.join(" x ") || "not known yet"],
-    ...Object.entries(run.evaluation).filter(([, value]) => typeof value === "number").slice(0, 10).map(([key, value]) => [key, digits(value, 4)]),
+    ...Object.entries(run.evaluation).filter(([key, value]) => typeof value === "number" && !LEFT_OUT.includes(key)).slice(0, 12).map(([key, value]) => [key, digits(value, 4)]),
     ...Object.entries(run.likelihood).filter(([key, value]) => typeof value === "number" && /^(bits|log_z)/.test(key)).map(([key, value]) => [key, digits(value, 6)]),
   ];
   return el(

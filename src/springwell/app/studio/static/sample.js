@@ -43,7 +43,7 @@ export class Sample {
       this.frames.clear();
     }
     if (job !== this.job || this.panel.hear(job, header) || header.event !== "frame") return;
-    if (this.asked) document.documentElement.dataset.sampleMilliseconds = Math.round(performance.now() - this.asked);
+    if (this.asked && this.frames.size === 0) document.documentElement.dataset.sampleMilliseconds = Math.round(performance.now() - this.asked);
     this.frames.set(header.t, arrays.images);
     const levels = this.levels();
     this.way.element.hidden = levels.length < 2;

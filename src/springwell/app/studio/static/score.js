@@ -43,12 +43,18 @@ export class Score {
     if (header.event === "started") this.job = job;
     if (job !== this.job || this.panel.hear(job, header) || header.event !== "scored") return;
     this.showFacts(header);
-    const band = header.reference ? { low: header.reference_low, high: header.reference_high } : null;
-    const series = [{ name: "this image", y: header.profile, share: 0.15 }];
-    if (header.reference) series.push({ name: "median of test images", y: header.reference, share: 0.85 });
-    const legend = header.reference ? ": this image (dark), test images (bright: median, grey: 5 % to 95 %)" : "";
-    this.chart.replaceChildren(lineChart(`Log-density of each level, nats${legend}`, header.levels, series, { label: "level", band }));
+    this.showProfile(header);
     this.showMaps(header.map_levels, arrays.maps);
+  }
+
+  /** The profile over the levels; where test images are known, less their median, because levels differ by hundreds of nats. */
+  showProfile({ levels, profile, reference, reference_low: low, reference_high: high }) {
+    const less = (values) => values.map((value, i) => (value == null ? null : value - (reference?.[i] ?? 0)));
+    const band = reference ? { low: less(low), high: less(high) } : null;
+    const title = reference
+      ? "Log-density of each level, less the median of test images (nats); grey: 5 % to 95 % of them"
+      : "Log-density of each level, up to a constant (nats)";
+    this.chart.replaceChildren(lineChart(title, levels, [{ name: "this image", y: less(profile) }], { label: "level", band }));
   }
 
   showFacts(header) {
