@@ -1,8 +1,9 @@
 // Particles that move by a sampler. The server makes a few frames at a time, and the page asks for more before it has shown them.
 
-// Frames of one request, and frames a second that are shown.
-const CHUNK = 6;
+// Frames a second that are shown; the most frames of one request, and the milliseconds that a request should take.
 const RATE = 30;
+const MOST_FRAMES = 6;
+const PATIENCE = 150;
 const TRAIL = 14;
 const FEW = 60;
 export const MOST = 2000;
@@ -13,6 +14,7 @@ export class Particles {
     Object.assign(this, { link, settings, changed });
     this.positions = new Float32Array(0);
     this.seed = 0;
+    this.chunk = 2;
     this.clear();
   }
 
@@ -58,7 +60,7 @@ export class Particles {
     let asked = null;
     let due = performance.now();
     while (this.on) {
-      if (!asked && this.count && this.queue.length < CHUNK) asked = this.more().finally(() => (asked = null));
+      if (!asked && this.count && this.queue.length < MOST_FRAMES) asked = this.more().finally(() => (asked = null));
       const now = await nextFrame();
       if (!this.queue.length || now < due) continue;
       due = Math.max(due + 1000 / RATE, now - 1000 / RATE);
@@ -71,7 +73,9 @@ export class Particles {
     const { model, options } = this.settings();
     const generation = this.generation;
     const from = this.queue.length ? this.queue[this.queue.length - 1] : this.positions;
-    const values = { ...options, frames: CHUNK, first: this.steps, seed: this.seed };
+    const frames = this.chunk;
+    const asked = performance.now();
+    const values = { ...options, frames, first: this.steps, seed: this.seed };
     try {
       const { header, arrays } = await this.link.ask("chains", model, values, {
         positions: { data: from, shape: [from.length / 2, 2] },
@@ -79,8 +83,11 @@ export class Particles {
       // Particles that were dropped or removed meanwhile make the answer one about others.
       if (generation !== this.generation) return;
       const size = from.length;
-      for (let i = 0; i < CHUNK; i++) this.queue.push(arrays.frames.data.slice(i * size, (i + 1) * size));
-      this.steps += CHUNK * options.thin;
+      // NUTS takes many gradients a step; fewer frames at a time keep it answering.
+      const quick = (PATIENCE * frames) / (performance.now() - asked);
+      this.chunk = Math.max(1, Math.min(MOST_FRAMES, Math.floor(quick)));
+      for (let i = 0; i < frames; i++) this.queue.push(arrays.frames.data.slice(i * size, (i + 1) * size));
+      this.steps += frames * options.thin;
       Object.assign(this, { acceptance: header.acceptance, lost: header.lost, recipe: header.recipe, error: "" });
     } catch (error) {
       this.error = error.message;
