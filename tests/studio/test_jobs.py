@@ -83,7 +83,9 @@ def test_chains_are_those_of_the_library(page, checkerboard, kernel, spring):
         x_next = scale * torch.tensor([[0.5, -0.25]]).expand(20, 2)
         target = Conditional(model.energy_function, model.schedule, t, x_next.contiguous())
     noise = model.noise(5, torch.arange(20), Stream.LONGRUN_FREE + 7)
-    y, acceptance = run_chain(make_kernel(kernel, 3), scale * torch.from_numpy(start), target, 0.2 * scale, 6, noise, check=False)
+    y, acceptance = run_chain(
+        make_kernel(kernel, 3), scale * torch.from_numpy(start), target, 0.2 * scale, 6, noise, check=False
+    )
     np.testing.assert_allclose(arrays["frames"][-1], (y / scale).numpy(), atol=1e-5)
     if kernel == "langevin":
         assert header["acceptance"] is None
@@ -103,7 +105,9 @@ def test_the_lines_of_a_chain_make_it_again(page, tmp_path, monkeypatch):
 
 def test_chains_that_run_away_are_counted_and_stay(page):
     start = np.full((4, 2), 0.3, np.float32)
-    header, arrays = page.do("chains", "checkerboard", {"positions": start}, **{**CHAINS, "kernel": "langevin", "step_size": 900.0})[-1]
+    header, arrays = page.do(
+        "chains", "checkerboard", {"positions": start}, **{**CHAINS, "kernel": "langevin", "step_size": 900.0}
+    )[-1]
     assert header["event"] == "done"
     assert np.isfinite(arrays["frames"]).all()
 

@@ -74,7 +74,9 @@ def test_other_sites_are_refused_by_what_browsers_say(http):
     assert http.get("/", headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1:1", "192.168.0.7:{port}", "", "[", "[::1", "a:b:c"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1:1", "192.168.0.7:{port}", "", "[", "[::1", "a:b:c"]
+)
 def test_other_hosts_are_refused(server, http, host):
     answer = http.get("/models", headers={"Host": host.format(port=server.port)})
     assert answer.status_code in (400, 421)
@@ -136,7 +138,11 @@ def test_paths_outside_are_refused(server, path):
 
 def test_a_gigabyte_is_refused_before_it_is_sent(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
-        lines = ["POST /upload?model=digits HTTP/1.1", f"Host: 127.0.0.1:{server.port}", f"Authorization: Bearer {server.token}"]
+        lines = [
+            "POST /upload?model=digits HTTP/1.1",
+            f"Host: 127.0.0.1:{server.port}",
+            f"Authorization: Bearer {server.token}",
+        ]
         raw.sendall("\r\n".join([*lines, f"Content-Length: {2**30}", "", ""]).encode())
         answer = ""
         while "MiB" not in answer and (part := raw.recv(4096)):

@@ -119,7 +119,12 @@ def test_options_are_in_their_range_or_refused(value):
 def test_arrays_have_the_shape_that_is_asked_for():
     options = Options({}, {"x": np.zeros((3, 2), np.float32), "bad": np.array([np.nan], np.float32)})
     assert options.array("x", np.float32, (None, 2)).shape == (3, 2)
-    for name, dtype, shape in (("x", np.uint8, (3, 2)), ("x", np.float32, (3, 3)), ("y", np.float32, (1,)), ("x", np.float32, (3,))):
+    for name, dtype, shape in (
+        ("x", np.uint8, (3, 2)),
+        ("x", np.float32, (3, 3)),
+        ("y", np.float32, (1,)),
+        ("x", np.float32, (3,)),
+    ):
         with pytest.raises(UserError, match=f"^{name}: "):
             options.array(name, dtype, shape)
     with pytest.raises(UserError, match="not finite"):

@@ -232,7 +232,7 @@ def serve(host: str, port: int, settings: Settings, ready: Callable[[Place], Non
         app = make_app(place, settings)
         config = uvicorn.Config(
             app,
-            log_level="warning",
+            log_level="error",
             ws="websockets-sansio",
             ws_max_size=MAX_MESSAGE,
             timeout_graceful_shutdown=2,

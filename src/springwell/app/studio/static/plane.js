@@ -398,7 +398,8 @@ export class Plane {
     this.exploreButton.disabled = on;
   }
 
-  exploreTrained() {
+  async exploreTrained() {
+    await this.models.refresh();
     this.shown = this.trainedRun ?? this.shown;
     this.modes.choose("explore");
   }
