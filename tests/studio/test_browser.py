@@ -13,7 +13,7 @@ from tests.studio.browser import Cable, executable
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium is installed (Debian: apt install chromium)")
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
-LONG = 120_000
+LONG = 60_000
 OURS = ("http://127.0.0.", "file:", "data:", "blob:")
 
 # What has no name for those who cannot see it.
@@ -82,7 +82,7 @@ def plane(tab, **options):
 def sampled(page, num=4):
     """Draws samples of digits on the page Images."""
     page.locator("#images-model").select_option("digits")
-    page.get_by_label("Samples", exact=True).first.fill(str(num))
+    page.get_by_role("slider", name="Samples").fill(str(num))
     page.locator("#draw-samples").click()
     page.get_by_role("link", name="sample.npz").wait_for()
 
@@ -131,7 +131,7 @@ def test_the_level_slider_play_contours_arrows_and_spring_change_the_picture(tab
 @pytest.mark.parametrize("kernel", ["mala", "langevin", "hmc", "nuts"])
 def test_particles_move_by_every_sampler(tab, kernel):
     page = plane(tab)
-    page.get_by_label("Sampler").first.select_option(kernel)
+    page.get_by_role("combobox", name="Sampler").select_option(kernel)
     canvas = page.locator("canvas.plane")
     canvas.click(position={"x": 200, "y": 250})
     text = page.locator("#plane-chains")
@@ -180,22 +180,19 @@ def test_a_drawing_is_trained_on_stopped_and_explored(tab):
 def test_samples_appear_level_by_level_and_the_way_can_be_walked(tab):
     page = tab("#images")
     sampled(page)
-    canvas, slider = page.locator("#samples"), page.get_by_label("Level", exact=True)
+    canvas, slider = page.locator("#samples"), page.get_by_role("slider", name="Level")
     last = picture(canvas)
     slider.fill("0")
     changed(page, canvas, last)
-    page.get_by_text("Make it again").last.click()
-    assert (
-        "springwell sample digits --num 4 --seed 0" in page.locator("pre").last.text_content()
-        or page.locator("pre", has_text="springwell sample digits --num 4 --seed 0").is_visible()
-    )
+    page.get_by_text("Make it again").click()
+    page.get_by_text("springwell sample digits --num 4 --seed 0").wait_for()
 
 
 def test_a_painted_mask_is_filled_in_and_what_is_seen_stays(tab):
     page = tab("#images")
     sampled(page)
     page.get_by_role("button", name="Inpaint").click()
-    page.get_by_label("Sweeps").fill("0")
+    page.get_by_role("slider", name="Sweeps").fill("0")
     box = page.locator("#painter").bounding_box()
     page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.3 * box["height"])
     page.mouse.down()
@@ -260,8 +257,8 @@ def test_two_tabs_at_once_have_their_own_samples(tab):
     pages = [tab("#images"), tab("#images")]
     for seed, page in enumerate(pages):
         page.locator("#images-model").select_option("digits")
-        page.get_by_label("Samples", exact=True).first.fill("2")
-        page.locator("#page-images").get_by_label("Seed", exact=True).first.fill(str(seed))
+        page.get_by_role("slider", name="Samples").fill("2")
+        page.get_by_role("spinbutton", name="Seed").fill(str(seed))
         page.locator("#draw-samples").click()
     found = []
     for page in pages:
@@ -282,7 +279,7 @@ def test_runs_show_curves_previews_and_two_side_by_side(tab):
     page.get_by_role("heading", name="runs/tiny").wait_for()
     assert page.locator(".chart canvas").count() >= 4
     page.get_by_text("Preview at iteration 30").wait_for()
-    page.get_by_label("Preview", exact=True).fill("0")
+    page.get_by_role("slider", name="Preview").fill("0")
     page.get_by_text("Preview at iteration 10").wait_for()
     page.locator("#runs-second").select_option("digits")
     page.get_by_role("heading", name="digits", exact=True).wait_for()

@@ -165,8 +165,7 @@ def test_a_body_without_a_length_is_cut_at_the_limit(http):
 
 def test_a_message_beyond_the_limit_ends_the_connection_and_nothing_else(server, page, http):
     with pytest.raises(ConnectionClosed):
-        page.socket.send(bytes(33 << 20))
-        page.hear()
+        _ = page.socket.send(bytes(33 << 20)), page.hear()
     assert http.get("/models").status_code == 200
 
 
