@@ -52,12 +52,10 @@ class Desk(Reporter):
 
     def model(self, name: str) -> Model:
         """The model of a name, loaded once and again when its files changed."""
-        from springwell.app.api import find, load_folder
-        from springwell.app.studio.runs import is_known
+        from springwell.app.api import load_folder
+        from springwell.app.studio.runs import folder_of
 
-        if not is_known(name, self.runs):
-            raise UserError(f"{name}: is neither a model that ships nor a run below {self.runs}")
-        folder = find(name)
+        folder = folder_of(name, self.runs)
         stamps = [path.stat().st_mtime for path in (folder / "model.json", folder / "checkpoints") if path.exists()]
         stamp = max(stamps, default=0.0)
         known = self._models.get(name)

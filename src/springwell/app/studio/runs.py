@@ -44,9 +44,12 @@ def folders(runs: Path) -> dict[str, Path]:
     return {**shipped, **own}
 
 
-def is_known(name: str, runs: Path) -> bool:
-    """Whether a name is that of a model that ships or of a run; no path leads anywhere else."""
-    return name in folders(runs)
+def folder_of(name: str, runs: Path) -> Path:
+    """The folder of a model that ships or of a run; no name leads anywhere else. Raises UserError."""
+    found = folders(runs).get(name)
+    if found is None:
+        raise UserError(f"{name}: is neither a model that ships nor a run below {runs}")
+    return found
 
 
 def _changed(folder: Path) -> float:
@@ -104,10 +107,7 @@ def models(desk: Desk, options: Options) -> dict[str, Any]:
 def run(desk: Desk, options: Options) -> dict[str, Any]:
     """One run with its card, curves, measures and the names of its previews."""
     name = options.text("name")
-    found = folders(desk.runs)
-    if name not in found:
-        raise UserError(f"{name}: is neither a model that ships nor a run below {desk.runs}")
-    return {"run": details(name, found[name])}
+    return {"run": details(name, folder_of(name, desk.runs))}
 
 
 def details(name: str, folder: Path) -> dict[str, Any]:
@@ -124,6 +124,7 @@ def details(name: str, folder: Path) -> dict[str, Any]:
         "metrics": metrics(read_lines(run.metrics_path)),
         "fid": [_plain(line) for line in read_lines(run.fid_path)][:MOST_LINES],
         "evaluation": _plain(_json(run.evaluation_path)),
+        "quality": _plain(_part(_json(run.evaluation_path), "quality")),
         "likelihood": _plain(_json(run.likelihood_path)),
         "previews": chosen,
         "pictures": pictures[:1],
@@ -168,6 +169,11 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def _part(values: dict[str, Any], name: str) -> dict[str, Any]:
+    part = values.get(name)
+    return part if isinstance(part, dict) else {}
+
+
 def _flat(description: dict[str, Any]) -> dict[str, str]:
     out: dict[str, str] = {}
     for name, value in description.items():
@@ -197,11 +203,16 @@ def _command(run: Run) -> str:
 
 def preview(desk: Desk, options: Options) -> dict[str, Any]:
     """A picture of a run."""
-    name, file = options.text("name"), options.text("file")
-    found = folders(desk.runs)
-    if name not in found:
-        raise UserError(f"{name}: is neither a model that ships nor a run below {desk.runs}")
-    return {"arrays": {"file": np.frombuffer(picture(found[name], file), np.uint8)}}
+    folder = folder_of(options.text("name"), desk.runs)
+    return {"arrays": {"file": np.frombuffer(picture(folder, options.text("file")), np.uint8)}}
+
+
+def page(desk: Desk, options: Options) -> dict[str, Any]:
+    """A run as a single HTML file."""
+    from springwell.app.studio.report import report
+
+    name = options.text("name")
+    return {"arrays": {"file": np.frombuffer(report(name, folder_of(name, desk.runs)).encode(), np.uint8)}}
 
 
 def picture(folder: Path, file: str) -> bytes:

@@ -88,6 +88,7 @@ class Studio:
             Route("/models", self.models),
             Route("/run", self.run),
             Route("/preview", self.preview),
+            Route("/report", self.report),
             Route("/upload", self.upload, methods=["POST"]),
             Route("/download/{page}/{job}/{file}", self.download),
             WebSocketRoute("/link", self.link),
@@ -109,6 +110,12 @@ class Studio:
         values = {name: request.query_params.get(name, "") for name in ("name", "file")}
         _, arrays = await self._call("preview", values)
         return Response(arrays["file"].tobytes(), media_type="image/png")
+
+    async def report(self, request: Request) -> Response:
+        """A run as a single HTML file, to be kept and not to be shown here."""
+        _, arrays = await self._call("page", {"name": request.query_params.get("name", "")})
+        name = {"Content-Disposition": 'attachment; filename="report.html"'}
+        return Response(arrays["file"].tobytes(), media_type="text/html; charset=utf-8", headers=name)
 
     async def upload(self, request: Request) -> Response:
         """Decodes a file to an image of the shape of a model's; the body is the file."""

@@ -24,6 +24,7 @@ TASKS = {
     "models": Task("runs", kept=False),
     "run": Task("runs", kept=False),
     "preview": Task("runs", kept=False),
+    "page": Task("runs", kept=False),
     "decode": Task("images", kept=False),
     "download": Task("downloads", kept=False),
     "levels": Task("plane"),

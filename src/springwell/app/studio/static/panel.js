@@ -1,10 +1,10 @@
 // What every job shows: how far it is, a way to cancel it, what went wrong, its files, and how to make it again.
 
-import { button, digits, el } from "./dom.js";
+import { button, el } from "./dom.js";
 
 /** The panel of the jobs of one tool. `files` are the names of a finished job's files. */
 export class Panel {
-  constructor(link, files) {
+  constructor(link, files, title) {
     this.link = link;
     this.files = files;
     this.bar = el("progress", { max: 1, value: 0, "aria-label": "progress" });
@@ -13,7 +13,7 @@ export class Panel {
     this.running = el("div", { class: "running", hidden: true }, this.bar, this.text, this.cancel);
     this.notes = el("div", { role: "status", "aria-live": "polite" });
     this.links = el("div", { class: "files", hidden: true });
-    this.recipe = recipeBox();
+    this.recipe = recipeBox(title);
     this.element = el("div", { class: "panel" }, this.running, this.notes, this.links, this.recipe.element);
   }
 
@@ -57,8 +57,8 @@ export class Panel {
 }
 
 /** The command and the Python lines that make a result again, with buttons that copy them. */
-export function recipeBox() {
-  const element = el("details", { class: "recipe", hidden: true }, el("summary", {}, "Make it again"));
+export function recipeBox(title = "Make it again") {
+  const element = el("details", { class: "recipe", hidden: true }, el("summary", {}, title));
   const body = el("div", {});
   element.append(body);
   return {
@@ -80,5 +80,3 @@ function copyHead(title, text) {
   });
   return el("div", { class: "copy" }, el("h4", {}, title), copy);
 }
-
-export { digits };

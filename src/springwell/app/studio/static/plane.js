@@ -17,10 +17,10 @@ export class Plane {
     this.field = new Field(this.canvas);
     this.drawing = new Drawing(() => this.redraw());
     this.particles = new Particles(link, () => this.chainSettings(), () => this.particlesMoved());
-    this.panel = new Panel(link, ["levels.gif", "levels.npz", "levels.csv"]);
+    this.panel = new Panel(link, ["levels.gif", "levels.npz", "levels.csv"], "Make these densities again");
     this.trainPanel = new Panel(link, ["train.npz"]);
     this.trainPanel.cancel.textContent = "Stop";
-    this.chainRecipe = recipeBox();
+    this.chainRecipe = recipeBox("Make these steps again");
     root.append(el("div", { class: "columns" }, this.makeStage(), this.makeControls()));
     link.on("levels", (job, header, arrays) => this.hearLevels(job, header, arrays));
     link.on("train", (job, header, arrays) => this.hearTraining(job, header, arrays));

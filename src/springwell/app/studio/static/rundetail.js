@@ -1,7 +1,7 @@
 // One run: facts, curves, heat maps, previews, card. The Runs page and `springwell report` share it.
 
 import { heatChart, lineChart } from "./charts.js";
-import { digits, el } from "./dom.js";
+import { button, digits, el, saveFile } from "./dom.js";
 
 const TITLES = {
   loss: "Loss",
@@ -15,6 +15,7 @@ const TITLES = {
 };
 
 const LEFT_OUT = ["iteration", "seed"];
+const QUALITY = ["fid", "kid", "precision", "recall"];
 
 /** The elements of a run; `picture(file)` is the address of one of its pictures. */
 export function runDetail(run, picture) {
@@ -22,6 +23,7 @@ export function runDetail(run, picture) {
   const facts = [
     ["State", state],
     ["Shape of a sample", run.shape.join(" x ") || "not known yet"],
+    ...QUALITY.filter((key) => run.quality[key] != null).map((key) => [key, qualityText(run.quality, key)]),
     ...Object.entries(run.evaluation).filter(([key, value]) => typeof value === "number" && !LEFT_OUT.includes(key)).slice(0, 12).map(([key, value]) => [key, digits(value, 4)]),
     ...Object.entries(run.likelihood).filter(([key, value]) => typeof value === "number" && /^(bits|log_z)/.test(key)).map(([key, value]) => [key, digits(value, 6)]),
   ];
@@ -36,6 +38,17 @@ export function runDetail(run, picture) {
     run.card ? details("Card", cardElement(run.card)) : null,
     details("Configuration", configuration(run.config)),
   );
+}
+
+function qualityText(quality, key) {
+  return `${digits(quality[key], 4)} (${quality.num_samples} samples, ${quality.num_reference} reference images)`;
+}
+
+/** Every quantity of the log as a table: iteration, level, then a column for each. */
+function curvesFile({ iteration, levels, tables }) {
+  const names = Object.keys(tables);
+  const rows = iteration.flatMap((i, line) => levels.map((level, t) => [i, level, ...names.map((name) => tables[name][line][t] ?? "")].join(",")));
+  return [["iteration", "level", ...names].join(","), ...rows].join("\n") + "\n";
 }
 
 function details(title, body) {
@@ -64,7 +77,8 @@ function curves(run) {
   if (acceptance?.length > 1) charts.push(lineChart("Acceptance when sampling", acceptance.map((_, t) => t), [{ name: "acceptance", y: acceptance }], { label: "level" }));
   if (gaps?.length > 1) charts.push(lineChart("f gap of each level, data less samples (nats)", gaps.map((_, t) => t), [{ name: "f gap", y: gaps }], { label: "level" }));
   if (!charts.length) return el("p", { class: "muted" }, "There are no curves yet.");
-  return el("section", { "aria-label": "Curves" }, el("h3", {}, "Curves"), el("div", { class: "charts" }, ...charts));
+  const file = button("Curves (CSV)", () => saveFile("curves.csv", curvesFile(run.metrics), "text/csv"));
+  return el("section", { "aria-label": "Curves" }, el("h3", {}, "Curves"), el("div", { class: "charts" }, ...charts), file);
 }
 
 function meanOf(row) {

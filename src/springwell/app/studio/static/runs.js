@@ -47,7 +47,7 @@ export class Runs {
       if (text === this.text) return;
       this.text = text;
       const open = [...this.body.querySelectorAll("details")].map((one) => one.open);
-      this.body.replaceChildren(...runs.map((run) => runDetail(run, (file) => pictureAddress(run.name, file))));
+      this.body.replaceChildren(...runs.map((run) => withReport(run)));
       [...this.body.querySelectorAll("details")].forEach((one, i) => (one.open = open[i] ?? false));
     } catch (error) {
       this.status.textContent = error.message;
@@ -59,6 +59,15 @@ async function fetchRun(name) {
   const answer = await fetch(`/run?${new URLSearchParams({ name })}`);
   if (!answer.ok) throw new Error(await answer.text());
   return answer.json();
+}
+
+/** A run, with a link to its page as a file and the command that writes it. */
+function withReport(run) {
+  const article = runDetail(run, (file) => pictureAddress(run.name, file));
+  const address = `/report?${new URLSearchParams({ name: run.name })}`;
+  const link = el("a", { href: address, download: "report.html" }, "report.html");
+  article.querySelector("h2").after(el("p", { class: "muted" }, "This page as one file: ", link, `, or springwell report ${run.name}`));
+  return article;
 }
 
 function pictureAddress(name, file) {

@@ -22,10 +22,11 @@ export class Walk {
     this.leapfrog = slider("Leapfrog steps", { min: 1, max: 10, value: 2 });
     this.run = button("Run", () => this.toggle(), { class: "primary", id: "walk" });
     const again = button("Begin again", () => this.reset());
+    const png = button("Picture (PNG)", () => this.canvas.toBlob((blob) => blob && saveFile("chains.png", blob)));
     const csv = button("f over time (CSV)", () => this.save());
     this.leapfrog.element.hidden = true;
     const sliders = [this.kernel, this.stepSize, this.steps, this.leapfrog];
-    const buttons = el("div", { class: "buttons" }, this.run, again, csv);
+    const buttons = el("div", { class: "buttons" }, this.run, again, png, csv);
     this.controls = el("div", {}, group("Chains without springs", ...sliders.map((one) => one.element), buttons, this.text, this.recipe.element));
     this.reset();
   }
