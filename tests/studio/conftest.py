@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -34,8 +35,8 @@ def server(folder):
         found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", line)
         assert found, (line, (folder / "log").read_text())
         yield Server(folder, int(found[1]), found[2])
-        process.terminate()
-        process.wait(30)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
         assert (folder / "log").read_text() == ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import webbrowser
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ def studio_command(command: StudioCommand, context: cli.Context) -> dict[str, An
         if not command.no_browser:
             _open(place.address, Path(folder))
 
-    with tempfile.TemporaryDirectory(prefix="springwell-studio-") as folder:
+    # Ctrl-C is how a studio ends.
+    with tempfile.TemporaryDirectory(prefix="springwell-studio-") as folder, contextlib.suppress(KeyboardInterrupt):
         serve(command.host, command.port, Settings(str(command.runs), device, threads), ready)
     return {"status": "ended"}
 

@@ -200,9 +200,8 @@ def score(desk: Desk, options: Options) -> dict[str, Any]:
         known, profiles = reference
         fields["percentile"] = float(percentile(np.array([value]), known)[0])
         fields["num_reference"] = len(known)
-        fields["reference"] = [sorted(column)[len(column) // 2] for column in profiles.T.tolist()]
-        fields["reference_low"] = [float(np.quantile(column, 0.05)) for column in profiles.T]
-        fields["reference_high"] = [float(np.quantile(column, 0.95)) for column in profiles.T]
+        for key, share in {"reference": 0.5, "reference_low": 0.05, "reference_high": 0.95}.items():
+            fields[key] = [finite(float(value)) for value in np.quantile(profiles, share, axis=0)]
         kept["reference"] = profiles
     desk.emit("scored", {"maps": maps}, **fields)
     desk.result(score=value, maps=maps, **kept)

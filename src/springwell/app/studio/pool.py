@@ -139,7 +139,11 @@ class Pool:
         """Sends a message on a job to its page, and keeps it where the job is kept."""
         if job.ended is not None:
             return
-        message = pack({"job": job.number, **fields}, arrays)
+        try:
+            message = pack({"job": job.number, **fields}, arrays)
+        except ValueError:
+            fields = {"event": "failed", "text": "its numbers are not finite"}
+            message = pack({"job": job.number, **fields})
         if TASKS[job.task].kept:
             job.kept[fields.get("slot", fields["event"])] = message
         self.send(job.page, message)

@@ -57,7 +57,19 @@ export class Images {
     const images = models.filter((model) => model.kind === "images");
     this.known = Object.fromEntries(images.map((model) => [model.name, model]));
     this.model.fill(images.map((model) => [model.name, `${model.title} (${model.shape[2]} x ${model.shape[1]})`]));
-    if (!this.shape && images.length) this.pick(images.find((model) => model.title === "digits")?.name ?? images[0].name);
+    if (this.shape || !images.length) return;
+    if (this.known[this.wanted]) {
+      this.model.value = this.wanted;
+      this.shape = this.known[this.wanted].shape;
+      this.tools.restore.modelChanged();
+    } else this.pick(images.find((model) => model.title === "digits")?.name ?? images[0].name);
+  }
+
+  /** A page that was loaded again shows the tool and the model of its last job. */
+  resume(job) {
+    if (!job.again) return;
+    this.wanted = job.model;
+    this.chooser.choose(job.task);
   }
 
   pick(name) {

@@ -130,7 +130,10 @@ export class Inpaint {
   }
 
   hear(job, header, arrays) {
-    if (header.event === "started") this.job = job;
+    if (header.event === "started") {
+      this.job = job;
+      this.page.resume(job);
+    }
     if (job !== this.job || this.panel.hear(job, header) || header.event !== "images") return;
     this.filled = arrays.images;
     drawSheet(this.results, arrays.images, Math.min(4, arrays.images.shape[0]), 96);

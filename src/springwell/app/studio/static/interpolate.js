@@ -43,7 +43,10 @@ export class Interpolate {
   }
 
   hear(job, header, arrays) {
-    if (header.event === "started") this.job = job;
+    if (header.event === "started") {
+      this.job = job;
+      this.page.resume(job);
+    }
     if (job !== this.job || this.panel.hear(job, header) || header.event !== "images") return;
     Object.assign(this, { images: arrays.images, num: header.num, surface: header.seeds.length === 4 });
     drawSheet(this.all, this.images, this.surface ? this.num : undefined, 44);

@@ -58,7 +58,8 @@ export class Link {
     if (header.event === "refused") return console.error(header.text);
     if (header.event === "again") {
       const { job: name, task, model, options } = header;
-      this.jobs.set(name, { name, task, model, options, status: "running", told: true });
+      const status = LAST.includes(header.status) ? header.status : "running";
+      this.jobs.set(name, { name, task, model, options, status, told: true, again: true });
       this.handlers[task]?.(this.jobs.get(name), { event: "started" }, {});
       return;
     }

@@ -29,8 +29,8 @@ const pages = {
 };
 for (const page of Object.values(pages)) models.watchers.push((list) => page.setModels(list));
 
-const connection = document.getElementById("connection");
 let ready = false;
+const connection = document.getElementById("connection");
 link.watch(async (connected) => {
   connection.textContent = connected ? "connected" : "no connection; trying again";
   connection.className = connected ? "good" : "bad";
@@ -49,6 +49,8 @@ function showPage() {
   }
   document.title = `${chosen[0].toUpperCase()}${chosen.slice(1)} · Springwell studio`;
   pages.runs.setVisible(chosen === "runs");
+  // Runs come and go while the studio is open.
+  if (chosen === "runs" && ready) models.refresh().catch(() => {});
 }
 
 window.addEventListener("hashchange", showPage);

@@ -360,7 +360,8 @@ export class Plane {
       this.trainJob = job;
       this.runName = job.options.name;
       this.trained = { name: this.runName, iterations: job.options.iterations };
-      if (this.mode !== "draw") this.modes.choose("draw");
+      // Training that ended before the page was loaded again does not take the page away from the model it shows.
+      if (job.status === "running" && this.mode !== "draw") this.modes.choose("draw");
       this.setTraining(true);
     }
     if (job !== this.trainJob) return;

@@ -70,7 +70,10 @@ export class Restore {
   }
 
   hear(job, header, arrays) {
-    if (header.event === "started") this.job = job;
+    if (header.event === "started") {
+      this.job = job;
+      this.page.resume(job);
+    }
     if (job !== this.job || this.panel.hear(job, header)) return;
     if (header.event === "measured") drawImage(this.canvases.measured, imageAt(arrays.images, 0), 112);
     if (header.event !== "restored") return;

@@ -40,6 +40,7 @@ export class Sample {
   hear(job, header, arrays) {
     if (header.event === "started") {
       this.job = job;
+      this.page.resume(job);
       this.frames.clear();
     }
     if (job !== this.job || this.panel.hear(job, header) || header.event !== "frame") return;

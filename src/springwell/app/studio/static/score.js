@@ -40,7 +40,10 @@ export class Score {
   }
 
   hear(job, header, arrays) {
-    if (header.event === "started") this.job = job;
+    if (header.event === "started") {
+      this.job = job;
+      this.page.resume(job);
+    }
     if (job !== this.job || this.panel.hear(job, header) || header.event !== "scored") return;
     this.showFacts(header);
     this.showProfile(header);
