@@ -9,7 +9,7 @@ const CONTOURS = [0.1, 0.3, 0.6, 0.9];
 export class Field {
   constructor(canvas) {
     this.canvas = canvas;
-    this.context = canvas.getContext("2d");
+    this.context = canvas.getContext("2d", { alpha: false });
     this.extent = [-3, 3, -3, 3];
     this.density = null;
     this.cells = 0;
@@ -60,6 +60,20 @@ export class Field {
   fit() {
     const size = Math.round(this.canvas.clientWidth * devicePixelRatio) || 600;
     if (this.canvas.width !== size) this.canvas.width = this.canvas.height = size;
+  }
+
+  /** Keeps what is drawn now, to be drawn again at once. */
+  keep() {
+    const { width, height } = this.canvas;
+    this.kept = new OffscreenCanvas(width, height);
+    this.kept.getContext("2d", { alpha: false }).drawImage(this.canvas, 0, 0);
+  }
+
+  /** Draws what was kept; returns false if there is nothing of this size. */
+  drawKept() {
+    if (this.kept?.width !== this.canvas.width) return false;
+    this.context.drawImage(this.kept, 0, 0);
+    return true;
   }
 
   drawHeat() {

@@ -304,7 +304,7 @@ export class Plane {
     this.chainText.className = particles.error ? "error" : "muted";
     if (particles.recipe !== this.shownRecipe) this.chainRecipe.show((this.shownRecipe = particles.recipe));
     document.documentElement.dataset.framesPerSecond = particles.rate.toFixed(1);
-    this.redraw();
+    this.redraw(false);
   }
 
   saveParticles() {
@@ -474,7 +474,9 @@ export class Plane {
 
   // ----------------------------------------------------------------------------------------------------- drawing
 
-  redraw() {
+  /** Draws soon. Where only particles moved, the density below them is not drawn anew. */
+  redraw(density = true) {
+    this.stale ||= density;
     if (this.pending || !this.canvas.isConnected) return;
     this.pending = true;
     requestAnimationFrame(() => {
@@ -487,10 +489,7 @@ export class Plane {
     if (!this.canvas.clientWidth) return;
     const { field } = this;
     field.fit();
-    field.drawHeat();
-    const shown = this.levels[this.level];
-    if (shown && this.contours.input.checked) field.drawContours();
-    if (shown?.score && this.arrows.input.checked) field.drawArrows(shown.score, this.held ? this.springPull() : null);
+    if (this.stale || !field.drawKept()) this.paintDensity();
     if (this.mode === "draw") {
       this.drawing.draw(field);
       const { length } = this.drawing.points;
@@ -498,6 +497,16 @@ export class Plane {
     } else this.particles.draw(field);
     if (this.held) this.drawSpring();
     if (this.cross && document.activeElement === this.canvas) this.drawCross();
+  }
+
+  paintDensity() {
+    const { field } = this;
+    const shown = this.levels[this.level];
+    field.drawHeat();
+    if (shown && this.contours.input.checked) field.drawContours();
+    if (shown?.score && this.arrows.input.checked) field.drawArrows(shown.score, this.held ? this.springPull() : null);
+    field.keep();
+    this.stale = false;
   }
 
   drawCross() {
