@@ -38,6 +38,8 @@ from springwell.app.cli import parse
 from springwell.app.config import from_dict, to_dict
 from springwell.app.files import read_mask
 from springwell.app.presets import PRESETS, preset
+from springwell.app.studio.runs import details
+from springwell.app.studio.wire import pack, unpack
 from springwell.data import formats
 from springwell.data.decode import Rule, UnreadableError, decode
 from springwell.errors import UserError
@@ -175,6 +177,13 @@ def _record(data: bytes, folder: Path) -> object:
     return read_checkpoint(folder / "checkpoint-00000001.json")
 
 
+def _studio_run(data: bytes, folder: Path) -> object:
+    """Every file of a run that the page Runs reads."""
+    for name in ("config.json", "metrics.jsonl", "fid.jsonl", "evaluation.json", "likelihood.json", "model.json", "README.md"):
+        (folder / name).write_bytes(data)
+    return json.dumps(details("run", folder), allow_nan=False)
+
+
 def _config(data: bytes, folder: Path) -> object:
     (folder / "config.json").write_bytes(data)
     return from_dict(Run(folder).read_description(), "config.json")
@@ -256,6 +265,7 @@ def parsers() -> dict[str, Parser]:
     torch.save({"Conv2d_1a_3x3.conv.weight": torch.ones(2, 2)}, legacy, _use_new_zipfile_serialization=False)
     np.save(array, rows)
     config = [json.dumps(to_dict(preset(name))).encode() for name in PRESETS]
+    message = pack({"kind": "start", "options": {"num": 3}}, {"x": np.zeros((2, 3), np.float32), "y": np.zeros(3, np.uint8)})
     log = b'{"iteration": 5, "loss": [1.0, null]}\n{"iteration": 10, "loss": [0.5, 2.0]}\n'
     model, names = load("checkerboard"), ("log_z", "log_z_lower", "log_z_upper", "log_z_standard_error")
     values = {
@@ -283,6 +293,8 @@ def parsers() -> dict[str, Parser]:
         "Inception's weights": Parser([save(tensors), zipped.getvalue(), legacy.getvalue()], _weights),
         "mask": Parser([_image("PNG", "L"), _image("PNG", "1")], _file("mask.png", lambda path: read_mask(path, (1, 9, 7)))),
         "likelihood.json": Parser([known], _file("likelihood.json", lambda path: read_log_z(path, model)), True),
+        "studio, messages": Parser([message], lambda data, folder: unpack(data)),
+        "studio, runs": Parser([known, log, *config], _studio_run),
         "logs": Parser([log], _file("metrics.jsonl", read_lines)),
         "command line": Parser(_command_lines(), _words),
     }

@@ -41,6 +41,8 @@ COMMANDS = {
     "reproduce": ("reproduce", "Make a figure of the paper, with its numbers beside it."),
     "convert-official": ("data", "Make a model of the authors' released weights: springwell convert-official CKPT OUT."),
     "data": ("data", "Decode a set of images once: springwell data prepare SPEC OUT. The same command resumes."),
+    "studio": ("studio", "Open a page in the browser that shows energies: the plane, images, runs."),
+    "report": ("report", "Write the page of one run as a single HTML file."),
     "doctor": ("doctor", "Look whether everything is in place, and run a self-test with known answers."),
 }
 

@@ -1,0 +1,70 @@
+"""springwell studio."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import webbrowser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from springwell.app.cli import common as cli
+from springwell.errors import UserError
+
+MISSING = "studio: needs starlette, uvicorn and websockets; pip install 'springwell[studio]'"
+
+
+@dataclass(frozen=True)
+class StudioCommand(cli.Command):
+    """Open a page in the browser that shows energies: the plane, images, runs."""
+
+    runs: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """The folder of runs, into which training on drawn data goes too."""
+    host: str = "127.0.0.1"
+    """The name or address to listen at. Any other than the default lets other machines try."""
+    port: int = 8640
+    """The port; 0 takes any that is free."""
+    no_browser: cli.Flag = False
+    """Print the address and do not open a browser."""
+
+
+def studio_command(command: StudioCommand, context: cli.Context) -> dict[str, Any]:
+    try:
+        from springwell.app.studio.guard import is_loopback
+        from springwell.app.studio.pool import Settings
+        from springwell.app.studio.server import Place, serve
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] in ("starlette", "uvicorn", "websockets", "anyio"):
+            raise UserError(MISSING) from None
+        raise
+    if not 0 <= command.port < 2**16:
+        raise UserError(f"--port {command.port}: out of range; use 0 ... 65535")
+    threads = command.common.threads
+    if threads is not None and not 1 <= threads <= 1024:
+        raise UserError(f"--threads {threads}: out of range; use 1 ... 1024")
+    if not is_loopback(command.host):
+        context.reporter.warn(
+            f"--host {command.host}: other machines can reach the studio; the token is all that keeps them out"
+        )
+    device = "cpu" if command.common.device == "auto" else command.common.device
+
+    def ready(place: Place) -> None:
+        context.tell(f"studio at {place.address}", "Ctrl-C ends it")
+        if not command.no_browser:
+            _open(place.address, Path(folder))
+
+    # Ctrl-C is how a studio ends.
+    with tempfile.TemporaryDirectory(prefix="springwell-studio-") as folder, contextlib.suppress(KeyboardInterrupt):
+        serve(command.host, command.port, Settings(str(command.runs), device, threads), ready)
+    return {"status": "ended"}
+
+
+def _open(address: str, folder: Path) -> None:
+    """Opens a browser by a file that only its owner can read; the words of a command are for every user to see."""
+    file = folder / "studio.html"
+    file.touch(mode=0o600)
+    file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}"><a href="{address}">studio</a>')
+    webbrowser.open(file.as_uri())

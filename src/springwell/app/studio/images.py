@@ -1,0 +1,282 @@
+"""Jobs on models of images. Images travel as bytes ``[H, W, C]``, as a browser has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from springwell.app.build import config_of, open_model_data
+from springwell.app.studio import recipes
+from springwell.app.studio.desk import Desk, finite
+from springwell.app.studio.options import Options
+from springwell.applications import operators
+from springwell.applications.inpaint import check_hidden, inpaint as fill_in
+from springwell.applications.interpolate import interpolate as between
+from springwell.applications.restore import Measurement, restore as posterior
+from springwell.data.decode import Rule, UnreadableError, decode as decode_image
+from springwell.data.images import scaled
+from springwell.data.pictures import Bytes, to_bytes
+from springwell.energy.base import at_level
+from springwell.errors import UserError
+from springwell.evaluation.outliers import percentile
+from springwell.evaluation.points import must_dequantise
+from springwell.evaluation.scores import score as density
+from springwell.evaluation.sources import Images, open_source
+from springwell.generate import Sample
+from springwell.model import Model
+from springwell.noise import Noise, Stream
+from springwell.samplers import make_kernel
+from springwell.samplers.base import begin
+from springwell.schedule import spread_levels
+
+MOST_FRAMES = 40
+MOST_SAMPLES = 64
+REFERENCE = 256
+TASKS = ("denoise", "superres", "deblur")
+
+
+def _image_model(desk: Desk, options: Options) -> Model:
+    model = desk.model(options.text("model"))
+    if len(model.event_shape) != 3:
+        raise UserError(f"{options.text('model')}: is no model of images; choose one of images")
+    return model
+
+
+def _pixels(options: Options, model: Model, name: str = "image") -> Tensor:
+    """An image of the page, bytes ``[1, C, H, W]``."""
+    channels, height, width = model.event_shape
+    image = options.array(name, np.uint8, (height, width, channels))
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
+
+
+def _levels_bar(desk: Desk, model: Model, samples: int) -> Callable[[int], None]:
+    """Tells the page of every level that some of the samples are done with."""
+    total, done = samples * (model.schedule.num_levels + 1), 0
+
+    def watch(number: int) -> None:
+        nonlocal done
+        done += number
+        desk.progress(min(done, total), total, "levels x samples")
+
+    return watch
+
+
+def sample(desk: Desk, options: Options) -> dict[str, Any]:
+    """Samples, and the way from noise to them: a frame for each of some levels."""
+    model, name = _image_model(desk, options), options.text("model")
+    num, seed = options.whole("num", 1, MOST_SAMPLES), options.seed()
+    height = model.schedule.num_levels + 1
+    shown = set(spread_levels(height, MOST_FRAMES))
+    frames: dict[int, Bytes] = {}
+
+    def watch(first: int, drawn: Sample) -> None:
+        if drawn.t in shown and drawn.t:
+            before = frames[drawn.t][:first] if first else np.empty((0, *model.event_shape[1:], model.event_shape[0]), np.uint8)
+            frames[drawn.t] = np.concatenate([before, to_bytes(drawn.x)])
+            desk.emit("frame", {"images": frames[drawn.t]}, f"frame {drawn.t}", t=drawn.t, num_levels=height - 1)
+        desk.progress(height - drawn.t, height, "levels")
+
+    # The batch is that of `springwell sample`, so that its samples are these, bit for bit.
+    images = to_bytes(torch.cat(list(model.sample_batches(num, seed, watch=watch))))
+    frames[0] = images
+    desk.emit("frame", {"images": images}, "frame 0", t=0, num_levels=height - 1)
+    levels = sorted(frames, reverse=True)
+    desk.result(samples=images, trajectory=np.stack([frames[t] for t in levels]), levels=np.array(levels))
+    return {"recipe": recipes.sample(name, num, seed)}
+
+
+def inpaint(desk: Desk, options: Options) -> dict[str, Any]:
+    """Fills in what is painted; what is seen keeps its bytes."""
+    model, name = _image_model(desk, options), options.text("model")
+    num, seed, sweeps = options.whole("num", 1, 16), options.seed(), options.whole("sweeps", 0, 64)
+    pixels = _pixels(options, model)
+    mask = options.array("mask", np.uint8, model.event_shape[1:])
+    hidden = torch.from_numpy(mask > 0).expand(model.event_shape)
+    check_hidden(hidden, model.event_shape)
+    drawn = fill_in(model, scaled(pixels), hidden, num, seed, sweeps, watch=_levels_bar(desk, model, num))[0]
+    original = pixels.permute(0, 2, 3, 1).numpy()
+    images = np.where(mask[None, :, :, None] > 0, to_bytes(drawn), original)
+    desk.emit("images", {"images": images})
+    desk.result(samples=images, image=original[0], mask=255 * (mask > 0).astype(np.uint8))
+    return {"recipe": recipes.inpaint(name, num, seed, sweeps)}
+
+
+def interpolate(desk: Desk, options: Options) -> dict[str, Any]:
+    """Samples between two or four samples."""
+    model, name = _image_model(desk, options), options.text("model")
+    seeds = options.wholes("seeds", (2, 4))
+    num = options.whole("num", 2, 33 if len(seeds) == 2 else 9)
+    total = num ** (len(seeds) // 2)
+    images = to_bytes(between(model, seeds, num, watch=_levels_bar(desk, model, total)).reshape(-1, *model.event_shape))
+    desk.emit("images", {"images": images}, seeds=seeds, num=num)
+    desk.result(samples=images)
+    return {"recipe": recipes.interpolate(name, seeds, num)}
+
+
+def restore(desk: Desk, options: Options) -> dict[str, Any]:
+    """Measures an image and restores it: samples of the posterior, their mean and their standard deviation."""
+    model, name = _image_model(desk, options), options.text("model")
+    num, seed, sweeps = options.whole("num", 2, 16), options.seed(), options.whole("sweeps", 0, 16)
+    noise, task = options.number("noise", 0.01, 2.0), options.choice("task", TASKS)
+    operator, words = _operator(task, options, model)
+    shape = model.event_shape
+    measurement = Measurement(operator, noise, shape, model.device)
+    clean = scaled(_pixels(options, model)).to(model.device)
+    eps = Noise(seed, torch.zeros(1, dtype=torch.long, device=model.device), Stream.MEASUREMENT).normal(*measurement.shape)
+    observed = operator(clean) + noise * eps
+    shown = operators.enlarged(observed.clamp(-1, 1), shape)
+    desk.emit("measured", {"images": to_bytes(shown)})
+    found = posterior(model, observed, operator, noise, num, seed, sweeps, watch=_levels_bar(desk, model, num))
+    spread = found.std.nan_to_num(0)
+    panels = {"mean": found.mean, "std": 2 * spread / max(float(spread.max()), 1e-12) - 1, "samples": found.samples[0]}
+    pictures = {key: to_bytes(value) for key, value in panels.items()}
+    desk.emit("restored", pictures, largest_std=float(spread.max()))
+    desk.result(observation=observed[0].cpu().numpy(), image=options.arrays["image"], measured=to_bytes(shown)[0], **pictures)
+    return {"recipe": recipes.restore(name, task, words, noise, num, seed, sweeps)}
+
+
+def _operator(task: str, options: Options, model: Model) -> tuple[Callable[[Tensor], Tensor], list[str]]:
+    """The operator of a task and its words on the command line."""
+    if task == "superres":
+        factor = options.whole("factor", 2, 16)
+        if any(side % factor for side in model.event_shape[1:]):
+            raise UserError(f"factor={factor}: must divide {model.event_shape[2]} x {model.event_shape[1]} pixels")
+        return operators.average_pool(factor), ["--factor", str(factor)]
+    if task == "deblur":
+        kernel = f"gaussian:{options.number('width', 0.2, 8.0):g}"
+        return operators.named_blur(kernel, max(model.event_shape[1:])), ["--kernel", kernel]
+    return (lambda x: x), []
+
+
+def _own_images(model: Model) -> Images:
+    """Images of the data that a model was trained on, which it never saw."""
+    config = config_of(model)
+    return open_source(f"{config.data}@test", None, config.images, fewest=1)
+
+
+def photograph(desk: Desk, options: Options) -> dict[str, Any]:
+    """One of the test images of the model's data."""
+    source = _own_images(_image_model(desk, options))
+    number = options.whole("number", 0, 2**31 - 1) % source.num
+    image = np.ascontiguousarray(source.rows(number, number + 1)[0].permute(1, 2, 0).numpy())
+    return {"number": number, "of": source.num, "arrays": {"image": image}}
+
+
+def score(desk: Desk, options: Options) -> dict[str, Any]:
+    """How likely an image is: its density, its rank among test images, its profile over the levels, its score by pixel."""
+    model, name = _image_model(desk, options), options.text("model")
+    pixels, seed = _pixels(options, model), options.seed()
+    config = config_of(model)
+    reference, why = None, ""
+    cell = 0.0
+    try:
+        if config.images.dequantise or must_dequantise(model):
+            cell = open_model_data(model).cell
+        desk.progress(0, 2, "scores of test images, once")
+        reference = _reference(desk, model, name, cell)
+    except UserError as error:
+        why = str(error)
+    desk.progress(1, 2, "score of the image")
+    x = scaled(pixels).to(model.device)
+    found = density(model, x, cell, seed)
+    maps, map_levels = _score_maps(model, x)
+    value, log_z = float(found.score), found.log_z
+    fields: dict[str, Any] = {
+        "value": finite(value),
+        "normalised": log_z is not None,
+        "verdict": log_z and log_z.verdict,
+        "log_z_bounds": log_z and [finite(log_z.lower), finite(log_z.upper)],
+        "levels": found.levels,
+        "profile": [finite(v) for v in found.profile[0].tolist()],
+        "why": why,
+        "map_levels": map_levels,
+    }
+    kept: dict[str, Any] = {"image": options.arrays["image"], "profile": found.profile[0].cpu().numpy(), "levels": found.levels}
+    if reference is not None:
+        known, profiles = reference
+        fields["percentile"] = float(percentile(np.array([value]), known)[0])
+        fields["num_reference"] = len(known)
+        for key, share in {"reference": 0.5, "reference_low": 0.05, "reference_high": 0.95}.items():
+            fields[key] = [finite(float(value)) for value in np.quantile(profiles, share, axis=0)]
+        kept["reference"] = profiles
+    desk.emit("scored", {"maps": maps}, **fields)
+    desk.result(score=value, maps=maps, **kept)
+    return {"recipe": recipes.score(name, seed)}
+
+
+def _reference(desk: Desk, model: Model, name: str, cell: float) -> tuple[np.ndarray, np.ndarray]:
+    """The densities and profiles of test images, which are computed once."""
+    key = ("reference", name)
+    if key not in desk.known:
+        source = _own_images(model)
+        images = scaled(source.rows(0, min(REFERENCE, source.num)).to(model.device))
+        parts = []
+        for part in images.split(32):
+            desk.check()
+            parts.append(density(model, part, cell))
+        scores, profiles = torch.cat([p.score for p in parts]), torch.cat([p.profile for p in parts])
+        desk.known[key] = scores.cpu().numpy(), profiles.cpu().numpy()
+    return cast(tuple[np.ndarray, np.ndarray], desk.known[key])
+
+
+def _score_maps(model: Model, x: Tensor) -> tuple[np.ndarray, list[int]]:
+    """|score| of every pixel ``[L, H, W]``, times the level's noise, at some levels; each image is diffused without noise."""
+    schedule = model.schedule
+    levels = spread_levels(schedule.num_levels, 5)
+    maps = []
+    for t in levels:
+        shrink, sigma = float(schedule.a_cum[t]), float(schedule.sigma_cum[t]) or 1.0
+        gradient = model.score(shrink * x, t)[0]
+        maps.append((sigma * gradient.square().sum(0).sqrt()).cpu().numpy().astype(np.float32))
+    return np.stack(maps), levels
+
+
+def walk(desk: Desk, options: Options) -> dict[str, Any]:
+    """Some steps of long chains at level 0, without springs, from where the page says that they are."""
+    model = _image_model(desk, options)
+    kernel = make_kernel(options.choice("kernel", ("langevin", "mala", "hmc")), options.whole("num_leapfrog", 1, 20))
+    steps, first, seed = options.whole("steps", 1, 200), options.whole("first", 0, 2**31 - 1), options.seed()
+    x = torch.from_numpy(np.array(options.array("state", np.float32, (None, *model.event_shape))))
+    if not 1 <= len(x) <= 16:
+        raise UserError(f"state: {len(x)} chains; use 1 ... 16")
+    scale = float(model.schedule.scale[0])
+    y = scale * model.standardised(x)
+    target = at_level(model.energy_function, torch.zeros(len(y), dtype=torch.long, device=y.device))
+    state, delta = begin(kernel, y, target, options.number("step_size", 1e-6, 10.0), check=False)
+    noise = model.noise(seed, torch.arange(len(y)), Stream.LONGRUN_FREE + first)
+    accepted = []
+    for _ in range(steps):
+        desk.check()
+        state, info = kernel.step(state, target, delta, noise)
+        if info.acceptance is not None:
+            accepted.append(float(info.acceptance.mean()))
+    if not bool(torch.isfinite(state.y).all()):
+        raise UserError("the chains ran away; use a smaller step size, or a sampler with a Metropolis test (mala, hmc)")
+    u = state.y / scale
+    arrays = {
+        "images": to_bytes(model.finished(u)),
+        "state": (model.shift + model.scale * u).cpu().numpy().astype(np.float32),
+        "f": model.level_f(u).cpu().numpy().astype(np.float32),
+    }
+    recipe = recipes.walk(options.text("model"), options, len(x))
+    return {"acceptance": float(np.mean(accepted)) if accepted else None, "recipe": recipe, "arrays": arrays}
+
+
+def decode(desk: Desk, options: Options) -> dict[str, Any]:
+    """A dropped file as an image of a model's shape: cropped to its central square and resized, as training images are."""
+    model = _image_model(desk, Options({"model": options.text("of")}))
+    channels, height, width = model.event_shape
+    data = options.array("file", np.uint8, (None,)).tobytes()
+    if height != width:
+        raise UserError(f"the model's images are {width} x {height} pixels; only square ones can be dropped")
+    try:
+        pixels = decode_image(data, Rule(height, shape=(channels, height, width)))
+    except (UnreadableError, OSError, ValueError) as error:
+        raise UserError(
+            f"the file is no image that can be read ({str(error).splitlines()[0] if str(error) else 'broken'})"
+        ) from None
+    return {"arrays": {"image": np.ascontiguousarray(pixels.transpose(1, 2, 0))}}

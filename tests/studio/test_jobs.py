@@ -1,0 +1,304 @@
+"""Jobs over the websocket: what they make is what the library makes, one at a time per model, and nothing is lost."""
+
+import io
+import shlex
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import springwell as sw
+from springwell.app.cli import parse
+from springwell.app.studio.plane import CELLS, nodes
+from springwell.conditional import Conditional
+from springwell.data.pictures import to_bytes
+from springwell.energy.base import at_level
+from springwell.noise import Stream
+from springwell.samplers import make_kernel, run_chain
+from tests.studio.client import Page
+
+CHAINS = {"level": 0, "frames": 2, "thin": 3, "kernel": "mala", "num_leapfrog": 3, "first": 7, "seed": 5, "step_size": 0.2}
+
+
+def one(messages, event):
+    found = [message for message in messages if message[0]["event"] == event]
+    assert found, [message[0] for message in messages]
+    return found[-1]
+
+
+@pytest.fixture(scope="module")
+def checkerboard():
+    return sw.load("checkerboard")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return sw.load("digits")
+
+
+@pytest.fixture(scope="module")
+def image(digits):
+    return to_bytes(digits.sample(1, seed=3))[0]
+
+
+def test_levels_are_the_models_densities(page, checkerboard):
+    messages = page.do("levels", "checkerboard")
+    tables = {m[0]["level"]: m for m in messages if m[0]["event"] == "level"}
+    assert sorted(tables) == list(range(checkerboard.schedule.num_levels))
+    extent = tables[0][0]["extent"]
+    grid = nodes(extent, CELLS)
+    area = (extent[1] - extent[0]) * (extent[3] - extent[2]) / CELLS**2
+    for t, (_, arrays) in tables.items():
+        found = torch.from_numpy(arrays["log_density"].copy()).flatten().double()
+        assert abs(float(found.logsumexp(0)) + np.log(area)) < 1e-4
+        f = -checkerboard.energy(grid, t).double()
+        torch.testing.assert_close(found - found[0], f - f[0], atol=1e-3, rtol=1e-4)
+    assert messages[-1][0]["event"] == "done"
+
+
+def test_the_score_points_uphill(page):
+    """The gradient of the table of log-densities, at the nodes of the arrows."""
+    _, arrays = one(page.do("levels", "checkerboard"), "level")
+    log_p, score = arrays["log_density"].astype(float), arrays["score"]
+    assert score.shape == (16, 16, 2)
+    width = 2 * 2.8 / CELLS
+    slope = np.stack(np.gradient(log_p, width)[::-1], -1)
+    # An arrow's node is between the nodes 6 i + 2 and 6 i + 3 of the finer grid.
+    near = (slope[2::6, 2::6] + slope[3::6, 3::6] + slope[2::6, 3::6] + slope[3::6, 2::6]) / 4
+    assert np.corrcoef(near.ravel(), score.ravel())[0, 1] > 0.98
+
+
+@pytest.mark.parametrize("kernel", ["langevin", "mala", "hmc", "nuts"])
+@pytest.mark.parametrize("spring", [False, True])
+def test_chains_are_those_of_the_library(page, checkerboard, kernel, spring):
+    start = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    options = {**CHAINS, "kernel": kernel, "level": 1, "spring": spring, "end_x": 0.5, "end_y": -0.25}
+    header, arrays = page.do("chains", "checkerboard", {"positions": start}, **options)[-1]
+    assert header["event"] == "done", header
+    model, scale = checkerboard, float(checkerboard.schedule.scale[1])
+    t = torch.ones(20, dtype=torch.long)
+    target = at_level(model.energy_function, t)
+    if spring:
+        x_next = scale * torch.tensor([[0.5, -0.25]]).expand(20, 2)
+        target = Conditional(model.energy_function, model.schedule, t, x_next.contiguous())
+    noise = model.noise(5, torch.arange(20), Stream.LONGRUN_FREE + 7)
+    y, acceptance = run_chain(
+        make_kernel(kernel, 3), scale * torch.from_numpy(start), target, 0.2 * scale, 6, noise, check=False
+    )
+    np.testing.assert_allclose(arrays["frames"][-1], (y / scale).numpy(), atol=1e-5)
+    if kernel == "langevin":
+        assert header["acceptance"] is None
+    else:
+        assert header["acceptance"] == pytest.approx(float(acceptance.mean()), abs=1e-4)
+
+
+def test_the_lines_of_a_chain_make_it_again(page, tmp_path, monkeypatch):
+    start = np.random.default_rng(1).normal(size=(9, 2)).astype(np.float32)
+    header, arrays = page.do("chains", "checkerboard", {"positions": start}, **CHAINS)[-1]
+    monkeypatch.chdir(tmp_path)
+    np.savetxt("particles.csv", start, delimiter=",", header="x,y")
+    names = {}
+    exec(header["recipe"]["python"], names)
+    np.testing.assert_allclose(names["x"].numpy(), arrays["frames"][-1], atol=1e-5)
+
+
+def test_chains_that_run_away_are_counted_and_stay(page):
+    start = np.full((4, 2), 0.3, np.float32)
+    header, arrays = page.do(
+        "chains", "checkerboard", {"positions": start}, **{**CHAINS, "kernel": "langevin", "step_size": 900.0}
+    )[-1]
+    assert header["event"] == "done"
+    assert np.isfinite(arrays["frames"]).all()
+
+
+def test_samples_are_those_of_the_library_level_by_level(page, http, digits):
+    messages = page.do("sample", "digits", num=5, seed=9)
+    frames = {m[0]["t"]: m[1]["images"] for m in messages if m[0]["event"] == "frame"}
+    assert sorted(frames) == list(range(digits.schedule.num_levels + 1))
+    expected = to_bytes(digits.sample(5, seed=9))
+    np.testing.assert_array_equal(frames[0], expected)
+    way = [np.abs(frames[t].astype(int) - frames[0]).mean() for t in (12, 6, 1)]
+    assert way[0] > way[1] > way[2]
+    recipe = messages[-1][0]["recipe"]
+    names = {}
+    exec(recipe["python"], names)
+    np.testing.assert_array_equal(to_bytes(names["x"]), expected)
+    with np.load(io.BytesIO(http.get(f"/download/{page.name}/1/sample.npz").content)) as file:
+        np.testing.assert_array_equal(file["samples"], expected)
+        np.testing.assert_array_equal(file["levels"], np.arange(12, -1, -1))
+    with Image.open(io.BytesIO(http.get(f"/download/{page.name}/1/sample.gif").content)) as gif:
+        assert gif.n_frames == 13
+    assert http.get(f"/download/{page.name}/1/sample.png").headers["content-type"] == "image/png"
+    assert http.get(f"/download/{page.name}/1/other.png").status_code == 400
+    assert http.get(f"/download/{page.name}/2/sample.png").status_code == 404
+
+
+def test_what_is_seen_keeps_its_bytes(page, http, image):
+    mask = np.zeros((8, 8), np.uint8)
+    mask[:, 4:] = 1
+    messages = page.do("inpaint", "digits", {"image": image, "mask": mask}, num=3, seed=2, sweeps=1)
+    _, arrays = one(messages, "images")
+    assert arrays["images"].shape == (3, 8, 8, 1)
+    np.testing.assert_array_equal(arrays["images"][:, :, :4], np.broadcast_to(image[:, :4], (3, 8, 4, 1)))
+    assert (arrays["images"][:, :, 4:] != arrays["images"][:1, :, 4:]).any()
+    with Image.open(io.BytesIO(http.get(f"/download/{page.name}/1/mask.png").content)) as picture:
+        np.testing.assert_array_equal(np.array(picture) > 127, mask > 0)
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_a_mask_of_nothing_or_everything_is_refused(page, image, value):
+    mask = np.full((8, 8), value, np.uint8)
+    header, _ = page.do("inpaint", "digits", {"image": image, "mask": mask}, num=1, seed=0, sweeps=0)[-1]
+    assert header["event"] == "failed"
+    assert header["text"].startswith("mask: hides")
+
+
+def test_the_ends_of_a_path_are_the_samples(page, digits):
+    _, arrays = one(page.do("interpolate", "digits", seeds=[0, 1], num=3), "images")
+    ends = [to_bytes(digits.sample(1, seed=seed))[0] for seed in (0, 1)]
+    np.testing.assert_array_equal(arrays["images"][[0, -1]], np.stack(ends))
+
+
+@pytest.mark.parametrize("task", ["denoise", "superres", "deblur"])
+def test_restoration(page, http, image, task):
+    options = {"task": task, "noise": 0.1, "factor": 2, "width": 1.0, "num": 2, "seed": 0, "sweeps": 0}
+    messages = page.do("restore", "digits", {"image": image}, **options)
+    _, arrays = one(messages, "restored")
+    assert arrays["samples"].shape == (2, 8, 8, 1)
+    nearer = np.abs(arrays["mean"][0].astype(int) - image).mean()
+    assert nearer < np.abs(arrays["mean"][0].astype(int) - 255 + image.astype(int)).mean()
+    assert http.get(f"/download/{page.name}/1/restore.png").status_code == 200
+    name, command = parse(shlex.split(messages[-1][0]["recipe"]["command"])[1:])
+    assert (name, command.task, command.num) == ("restore", task, 2)
+
+
+def test_noise_is_less_likely_than_a_sample(page, image):
+    noise = np.random.default_rng(0).integers(0, 256, (8, 8, 1), np.uint8)
+    found = [one(page.do("score", "digits", {"image": x}, seed=0), "scored") for x in (image, noise)]
+    assert found[0][0]["value"] > found[1][0]["value"] + 50
+    assert found[1][0]["percentile"] == 0
+    assert found[0][0]["num_reference"] == 256
+    assert found[1][1]["maps"].shape[1:] == (8, 8)
+    assert found[1][1]["maps"][0].mean() > found[0][1]["maps"][0].mean()
+
+
+def test_test_images_are_those_of_the_data(page):
+    from springwell.evaluation.sources import open_source
+
+    header, arrays = page.do("photograph", "digits", number=300)[-1]
+    assert (header["number"], header["of"]) == (1, 299)
+    np.testing.assert_array_equal(arrays["image"], open_source("digits@test").rows(1, 2)[0].permute(1, 2, 0))
+
+
+def test_long_chains_go_on_from_where_they_are(page, digits):
+    state = digits.sample(2, seed=0).numpy()
+    options = {"kernel": "mala", "num_leapfrog": 1, "steps": 3, "first": 0, "seed": 0, "step_size": 0.01}
+    header, arrays = page.do("walk", "digits", {"state": state}, **options)[-1]
+    assert header["acceptance"] > 0.5
+    assert 0 < np.abs(arrays["state"] - state).max() < 0.5
+    f = digits.level_f(torch.from_numpy(arrays["state"].copy()))
+    np.testing.assert_allclose(arrays["f"], f.numpy(), rtol=1e-4)
+
+
+def test_training_on_drawn_points_stops_goes_on_and_is_a_run(page, server, http):
+    angle = np.random.default_rng(0).uniform(0, 6.3, 300)
+    points = np.stack([2 * np.cos(angle), 2 * np.sin(angle)], 1).astype(np.float32)
+    options = {"name": "ring", "iterations": 60, "seed": 0}
+    number = page.start("train", "training", {"points": points}, **options)
+    header, arrays = page.until("landscape", "failed", "done")[-1]
+    assert header["event"] == "landscape", header
+    assert arrays["log_density_0"].shape == (64, 64)
+    page.send(kind="cancel", job=number)
+    stopped = page.until("done", "failed")[-1][0]
+    assert stopped["status"] == "interrupted"
+    assert stopped["iteration"] < 60
+    messages = page.do("train", "training", **options, resume=True)
+    assert messages[-1][0]["status"] == "finished"
+    assert messages[-1][0]["iteration"] == 60
+    first = next(m[0] for m in messages if m[0]["event"] == "progress")
+    assert first["done"] > stopped["iteration"]
+    assert "runs/ring" in [model["name"] for model in http.get("/models").json()["models"]]
+    model = sw.load(server.folder / "runs" / "ring")
+    inside, outside = (float(model.energy(torch.tensor([[x, 0.0]]))) for x in (2.0, 0.0))
+    assert inside < outside
+    name, config = parse(shlex.split(messages[-1][0]["recipe"]["command"])[1:])
+    assert (name, config.config.training.iterations) == ("train", 60)
+    again = page.do("train", "training", {"points": points}, **options)[-1][0]
+    assert "exists" in again["text"]
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "options"),
+    [
+        ("nothing", "digits", {}),
+        ("sample", "nothing", {"num": 1, "seed": 0}),
+        ("sample", "../digits", {"num": 1, "seed": 0}),
+        ("sample", "/etc", {"num": 1, "seed": 0}),
+        ("sample", "digits", {"num": 10**9, "seed": 0}),
+        ("sample", "digits", {"num": 1, "seed": -1}),
+        ("sample", "digits", {"num": "1", "seed": 0}),
+        ("sample", "checkerboard", {"num": 1, "seed": 0}),
+        ("levels", "digits", {}),
+        ("chains", "checkerboard", CHAINS),
+        ("interpolate", "digits", {"seeds": [1, 2, 3], "num": 3}),
+        ("train", "training", {"name": "../x", "iterations": 10, "seed": 0}),
+        ("train", "training", {"name": "few", "iterations": 10, "seed": 0}),
+        ("inpaint", "digits", {"num": 1, "seed": 0, "sweeps": 0}),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(page, task, model, options):
+    header, _ = page.do(task, model, **options)[-1]
+    assert header["event"] == "failed"
+    assert "unexpected" not in header["text"]
+    assert "\n" not in header["text"]
+
+
+def test_a_job_is_cancelled_and_the_next_one_runs(page):
+    first = page.start("interpolate", "digits", seeds=[0, 1], num=33)
+    second = page.start("interpolate", "digits", seeds=[0, 1, 2, 3], num=9)
+    third = page.start("sample", "digits", num=1, seed=0)
+    for number in (second, first):
+        page.send(kind="cancel", job=number)
+    ends = {}
+    while third not in ends:
+        header, _ = page.until("done", "failed", "cancelled")[-1]
+        ends[header["job"]] = header["event"]
+    assert ends == {first: "cancelled", second: "cancelled", third: "done"}
+
+
+def test_one_job_at_a_time_per_model(server, page):
+    """A second page waits for the first, and is told so."""
+    with Page(server) as other:
+        page.start("interpolate", "digits", seeds=[0, 1], num=33)
+        page.until("progress")
+        other.start("sample", "digits", num=1, seed=0)
+        assert other.hear()[0]["event"] == "waiting"
+        page.send(kind="cancel", job="1")
+        assert page.until("cancelled", "done")[-1][0]["event"] == "cancelled"
+        assert other.until("done", "failed")[-1][0]["event"] == "done"
+
+
+def test_a_page_that_comes_back_sees_its_jobs(server):
+    with Page(server) as page:
+        page.start("sample", "digits", num=2, seed=4)
+        page.until("frame")
+    with Page(server, page.name) as back:
+        about = back.again[0][0]
+        assert (about["event"], about["task"], about["options"]) == ("again", "sample", {"num": 2, "seed": 4})
+        messages = back.again
+        if not any(m[0]["event"] == "done" for m in messages):
+            messages += back.until("done", "failed")
+        frames = {m[0]["t"] for m in messages if m[0]["event"] == "frame"}
+        assert frames == set(range(13))
+    with Page(server) as stranger:
+        assert stranger.again == []
+
+
+def test_a_page_must_say_hello(server, page):
+    page.send(kind="nothing")
+    assert page.hear()[0]["event"] == "refused"
+    page.socket.send(b"\x00\x01")
+    assert page.hear()[0]["event"] == "refused"
+    page.send(kind="start", job="9", task="models", model="files", options={})
+    assert page.hear()[0]["event"] == "refused"
