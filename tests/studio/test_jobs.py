@@ -191,14 +191,20 @@ def test_test_images_are_those_of_the_data(page):
     np.testing.assert_array_equal(arrays["image"], open_source("digits@test").rows(1, 2)[0].permute(1, 2, 0))
 
 
-def test_long_chains_go_on_from_where_they_are(page, digits):
-    state = digits.sample(2, seed=0).numpy()
+def test_long_chains_go_on_from_where_they_are(page, digits, tmp_path, monkeypatch):
+    samples = to_bytes(digits.sample(2, seed=0))
+    state = (samples.transpose(0, 3, 1, 2) / 127.5 - 1).astype(np.float32)
     options = {"kernel": "mala", "num_leapfrog": 1, "steps": 3, "first": 0, "seed": 0, "step_size": 0.01}
     header, arrays = page.do("walk", "digits", {"state": state}, **options)[-1]
     assert header["acceptance"] > 0.5
     assert 0 < np.abs(arrays["state"] - state).max() < 0.5
     f = digits.level_f(torch.from_numpy(arrays["state"].copy()))
     np.testing.assert_allclose(arrays["f"], f.numpy(), rtol=1e-4)
+    monkeypatch.chdir(tmp_path)
+    np.savez("sample.npz", samples=samples)
+    names = {}
+    exec(header["recipe"]["python"], names)
+    np.testing.assert_allclose(names["y"] / names["scale"], arrays["state"], atol=1e-4)
 
 
 def test_training_on_drawn_points_stops_goes_on_and_is_a_run(page, server, http):

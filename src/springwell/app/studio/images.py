@@ -205,7 +205,7 @@ def score(desk: Desk, options: Options) -> dict[str, Any]:
         kept["reference"] = profiles
     desk.emit("scored", {"maps": maps}, **fields)
     desk.result(score=value, maps=maps, **kept)
-    return {"recipe": recipes.score(name, seed)}
+    return {"recipe": recipes.score(name, cell, seed)}
 
 
 def _reference(desk: Desk, model: Model, name: str, cell: float) -> tuple[np.ndarray, np.ndarray]:

@@ -53,6 +53,7 @@ def chains(name: str, options: Options, num_steps: int) -> Recipe:
     return _recipe(
         [],
         "import numpy as np",
+        "import numpy as np",
         "import springwell as sw",
         "import torch",
         "from springwell.energy.base import at_level",
@@ -160,7 +161,7 @@ def restore(name: str, task: str, words: list[str], noise: float, num: int, seed
     )
 
 
-def score(name: str, seed: int) -> Recipe:
+def score(name: str, cell: float, seed: int) -> Recipe:
     """The density of an image; image.png is among the downloads."""
     return _recipe(
         ["springwell", "score", name, "image.png", "--seed", seed],
@@ -169,29 +170,31 @@ def score(name: str, seed: int) -> Recipe:
         "",
         _load(name),
         *_IMAGE,
-        f"found = score(model, x, seed={seed})  # add cell= for a model of dequantised images",
+        f"found = score(model, x, cell={cell!r}, seed={seed})",
         "gradient = model.score(x, level=0)",
     )
 
 
 def walk(name: str, options: Options, num: int) -> Recipe:
-    """Chains at level 0 without springs; the samples that they begin at are among the downloads of the samples."""
+    """Chains at level 0 without springs; they begin at sample.npz, which is among the downloads of the samples."""
     values = options.values
     kernel, seed = values["kernel"], values["seed"]
     made = f"sw.samplers.hmc({values['num_leapfrog']})" if kernel == "hmc" else f"sw.samplers.{kernel}()"
     command = ["springwell", "longrun", name, "--num", num] + (["--kernel", kernel] if kernel != "langevin" else [])
     return _recipe(
         command,
+        "import numpy as np",
         "import springwell as sw",
         "import torch",
         "from springwell.energy.base import at_level",
         "from springwell.noise import Stream",
         "",
         _load(name),
-        f"x = model.sample({num}, seed=0)  # the seed of the samples",
+        f'x = torch.from_numpy(np.load("sample.npz")["samples"][:{num}]).permute(0, 3, 1, 2) / 127.5 - 1',
         "scale = float(model.schedule.scale[0])",
+        "y = scale * model.standardised(x)",
         f"target = at_level(model.energy_function, torch.zeros({num}, dtype=torch.long))",
         f"noise = model.noise({seed}, torch.arange({num}), Stream.LONGRUN_FREE + {values['first']})",
         f"kernel, step_size = {made}, {values['step_size']:.6g}",
-        f"y, acceptance = sw.samplers.run_chain(kernel, scale * x, target, step_size, {values['steps']}, noise)",
+        f"y, acceptance = sw.samplers.run_chain(kernel, y, target, step_size, {values['steps']}, noise)",
     )
