@@ -26,7 +26,7 @@ def to_bytes(x: Tensor) -> Bytes:
 
 
 def grid(images: Bytes, columns: int | None = None) -> Bytes:
-    """Images ``[N, H, W, C]`` side by side on white, small ones magnified by a whole factor; near square if not told."""
+    """Images ``[N, H, W, C]`` side by side on white, small ones magnified by a whole factor. Default: near square."""
     num, height, width, channels = images.shape
     columns = columns or math.ceil(math.sqrt(num))
     rows = -(-num // columns)

@@ -232,6 +232,7 @@ class NoiseUNet(nn.Module):
     Pixels are folded into channels, then: N blocks a level, 2x2 average pooling between levels; a dense map over the lowest
     level; on the way up, enlarge, join what left the level on the way down, N blocks. The last convolution starts at 0. The
     noise enters every block through an embedding that is computed per position, so that f knows the noise of each pixel.
+    Its eight arguments are the sizes of its parts, all but the first with defaults, and the dropout.
 
     Args:
         image_shape: (C, H, W).

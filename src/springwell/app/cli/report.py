@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from springwell.app.cli import common as cli
@@ -26,8 +25,7 @@ def report_command(command: ReportCommand, context: cli.Context) -> dict[str, An
     from springwell.store.files import write_atomically
     from springwell.store.run import Run
 
-    inside = Path(command.run) / "report.html" if Path(command.run).is_dir() else None
-    out = command.out or inside or Path(f"{cli.run_name(command.run)}-report.html")
+    out = cli.place(command.run, command.out, "report.html", "report.html")
     if out.suffix != ".html":
         raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .html")
     cli.check_new(command.out, command.overwrite)

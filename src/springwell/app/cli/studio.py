@@ -40,11 +40,8 @@ def studio_command(command: StudioCommand, context: cli.Context) -> dict[str, An
         if (error.name or "").partition(".")[0] in ("starlette", "uvicorn", "websockets", "anyio"):
             raise UserError(MISSING) from None
         raise
-    if not 0 <= command.port < 2**16:
-        raise UserError(f"--port {command.port}: out of range; use 0 ... 65535")
     threads = command.common.threads
-    if threads is not None and not 1 <= threads <= 1024:
-        raise UserError(f"--threads {threads}: out of range; use 1 ... 1024")
+    cli.in_range(("port", command.port, 0, 2**16 - 1), ("threads", threads, 1, 1024))
     if not is_loopback(command.host):
         context.reporter.warn(
             f"--host {command.host}: other machines can reach the studio; the token is all that keeps them out"

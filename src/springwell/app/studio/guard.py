@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_UPLOAD = 32 << 20
+TOO_LARGE = f"the file is too large; at most {MAX_UPLOAD >> 20} MiB are taken"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; connect-src 'self'; object-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -77,7 +78,7 @@ class Guard:
             return 401, "the token is missing or wrong; open the address that springwell studio printed"
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > MAX_UPLOAD:
-            return 413, f"the file is too large; at most {MAX_UPLOAD >> 20} MiB are taken"
+            return 413, TOO_LARGE
         return None
 
     def is_ours(self, host: str) -> bool:

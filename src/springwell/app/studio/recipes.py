@@ -21,6 +21,21 @@ def _load(name: str) -> str:
     return f"model = sw.load({name!r})"
 
 
+_CHAINS = (
+    "import numpy as np",
+    "import springwell as sw",
+    "import torch",
+    "from springwell.energy.base import at_level",
+    "from springwell.noise import Stream",
+    "",
+)
+
+
+def _kernel(values: dict[str, Any]) -> str:
+    """The kernel that a page chose."""
+    return f"sw.samplers.hmc({values['num_leapfrog']})" if values["kernel"] == "hmc" else f"sw.samplers.{values['kernel']}()"
+
+
 def levels(name: str, extent: list[float], cells: int) -> Recipe:
     """The densities of all levels on a grid."""
     left, right, bottom, top = (round(edge, 6) for edge in extent)
@@ -41,8 +56,7 @@ def levels(name: str, extent: list[float], cells: int) -> Recipe:
 def chains(name: str, options: Options, num_steps: int) -> Recipe:
     """Steps of chains from the positions in particles.csv, which is among the downloads; no command draws them."""
     values = options.values
-    level, kernel = values["level"], values["kernel"]
-    made = f"sw.samplers.hmc({values['num_leapfrog']})" if kernel == "hmc" else f"sw.samplers.{kernel}()"
+    level = values["level"]
     well = "target = at_level(model.energy_function, t)"
     spring = [
         f"end = torch.tensor([[{values.get('end_x', 0.0):.6g}, {values.get('end_y', 0.0):.6g}]])",
@@ -52,20 +66,14 @@ def chains(name: str, options: Options, num_steps: int) -> Recipe:
     noise = f"model.noise({values['seed']}, torch.arange(len(x)), Stream.LONGRUN_FREE + {values['first']})"
     return _recipe(
         [],
-        "import numpy as np",
-        "import numpy as np",
-        "import springwell as sw",
-        "import torch",
-        "from springwell.energy.base import at_level",
-        "from springwell.noise import Stream",
-        "",
+        *_CHAINS,
         _load(name),
         'x = torch.from_numpy(np.loadtxt("particles.csv", delimiter=",", skiprows=1, dtype=np.float32, ndmin=2))',
         f"t, scale = torch.full((len(x),), {level}), float(model.schedule.scale[{level}])",
         "y = scale * model.standardised(x)",
         *(spring if values.get("spring") else [well]),
         f"step_size = {values['step_size']:.6g} * scale / float(model.scale.mean())",
-        f"y, acceptance = sw.samplers.run_chain({made}, y, target, step_size, {num_steps}, {noise})",
+        f"y, acceptance = sw.samplers.run_chain({_kernel(values)}, y, target, step_size, {num_steps}, {noise})",
         "x = model.shift + model.scale * y / scale",
     )
 
@@ -179,22 +187,16 @@ def walk(name: str, options: Options, num: int) -> Recipe:
     """Chains at level 0 without springs; they begin at sample.npz, which is among the downloads of the samples."""
     values = options.values
     kernel, seed = values["kernel"], values["seed"]
-    made = f"sw.samplers.hmc({values['num_leapfrog']})" if kernel == "hmc" else f"sw.samplers.{kernel}()"
     command = ["springwell", "longrun", name, "--num", num] + (["--kernel", kernel] if kernel != "langevin" else [])
     return _recipe(
         command,
-        "import numpy as np",
-        "import springwell as sw",
-        "import torch",
-        "from springwell.energy.base import at_level",
-        "from springwell.noise import Stream",
-        "",
+        *_CHAINS,
         _load(name),
         f'x = torch.from_numpy(np.load("sample.npz")["samples"][:{num}]).permute(0, 3, 1, 2) / 127.5 - 1',
         "scale = float(model.schedule.scale[0])",
         "y = scale * model.standardised(x)",
         f"target = at_level(model.energy_function, torch.zeros({num}, dtype=torch.long))",
         f"noise = model.noise({seed}, torch.arange({num}), Stream.LONGRUN_FREE + {values['first']})",
-        f"kernel, step_size = {made}, {values['step_size']:.6g}",
+        f"kernel, step_size = {_kernel(values)}, {values['step_size']:.6g}",
         f"y, acceptance = sw.samplers.run_chain(kernel, y, target, step_size, {values['steps']}, noise)",
     )

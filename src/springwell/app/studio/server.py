@@ -19,7 +19,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from springwell.app.studio.guard import MAX_UPLOAD, Guard, TooLargeError, is_loopback
+from springwell.app.studio.guard import TOO_LARGE, Guard, TooLargeError, is_loopback
 from springwell.app.studio.options import Options
 from springwell.app.studio.pool import Job, Pool, Settings
 from springwell.app.studio.tasks import FILES
@@ -199,7 +199,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _too_large(request: Request, error: Exception) -> Response:
-    return PlainTextResponse(f"the file is too large; at most {MAX_UPLOAD >> 20} MiB are taken\n", 413)
+    return PlainTextResponse(f"{TOO_LARGE}\n", 413)
 
 
 def make_app(place: Place, settings: Settings) -> Guard:
