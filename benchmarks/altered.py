@@ -1,4 +1,4 @@
-"""Writes images that were made of CIFAR-10's test images, to be told from them by springwell score (docs/tables.md).
+"""Writes images that were made of CIFAR-10's test images, to be told from them by springwell score (docs/results/tables.md).
 
     python benchmarks/altered.py --data-root DIR --out altered
 

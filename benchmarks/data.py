@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from springwell.data import open_data, prepare_images
+from springwell.data.images import prepare_images
 from springwell.data.options import ImageOptions
+from springwell.data.source import open_data
 from springwell.noise import Noise
 from springwell.progress import Terminal
 

@@ -53,8 +53,8 @@ from springwell.app.api import load, train_run
 from springwell.app.build import measurable_data
 from springwell.app.config import Config, with_fields
 from springwell.app.presets import preset
-from springwell.data import open_data
 from springwell.data.options import ImageOptions
+from springwell.data.source import open_data
 from springwell.evaluation.likelihood import measure, settings_for
 from springwell.noise import Noise
 from springwell.progress import Silent

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import springwell as sw
-from springwell.applications import restore
+from springwell.applications import Draws, restore
 from springwell.applications.operators import average_pool, blur, enlarged, gaussian_kernel
 from springwell.data.pictures import grid, save_png, to_bytes
 from springwell.noise import Noise
@@ -27,7 +27,7 @@ def main(out: Path = Path("restoration"), name: str = "mnist", num: int = 4, ima
     for task, (operator, noise) in tasks.items():
         clean = operator(x)
         observed = clean + noise * Noise(2, torch.arange(images)).normal(*clean.shape[1:])
-        found = restore(model, observed, operator, noise, num, sweeps=sweeps)
+        found = restore(model, observed, operator, noise, Draws(num, sweeps=sweeps))
         shown = enlarged(observed, model.event_shape)
         spread = 2 * found.std / found.std.max() - 1
         rows = torch.cat([torch.stack([x, shown, found.mean, spread], 1), found.samples], 1)

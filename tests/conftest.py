@@ -1,23 +1,30 @@
 import os
 import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.interpreter import Interpreter, interpreter
+
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def python() -> Iterator[Interpreter]:
+    """Runs programs as ``python`` does, in processes of their own that have torch at once."""
+    with interpreter() as started:
+        yield started
+
+
 @pytest.fixture
-def springwell(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def springwell(python: Interpreter, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs the real command line in an empty directory."""
 
     def run(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "springwell", *map(str, arguments)]
-        options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300, **options}
-        return subprocess.run(command, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}, **options)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return python.run(["-m", "springwell", *map(str, arguments)], **{"cwd": tmp_path, "env": environment, **options})
 
     return run

@@ -33,10 +33,9 @@ def files(folder):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(python, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
-    command = [sys.executable, "-m", "springwell", "train", "two_moons", *TINY, "--out", "run", "--json"]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    result = python.run(["-m", "springwell", "train", "two_moons", *TINY, "--out", "run", "--json"], cwd=folder)
     assert result.returncode == 0, result.stderr
     return folder / "run", result
 
@@ -340,38 +339,40 @@ def test_more_iterations_extend_a_finished_run_and_weights_may_be_another_runs(s
             np.testing.assert_allclose(after[name], before[name], atol=1e-5)
 
 
-def test_out_of_memory_names_the_options_to_lower(springwell, tmp_path):
-    options = ("--batch", 10**7, "--width", 4096, "--iterations", 1, "--no-evaluate", "--device", "cpu")
-    limit = ["bash", "-c", 'ulimit -v 4000000; exec "$@"', "bash", sys.executable, "-m", "springwell"]
-    result = subprocess.run([*limit, "train", "checkerboard", *map(str, options)], cwd=tmp_path, capture_output=True, text=True)
+def test_out_of_memory_names_the_options_to_lower(python, tmp_path):
+    options = ("--batch", "1e6", "--width", "4096", "--iterations", "1", "--no-evaluate", "--device", "cpu")
+    limited = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)); import springwell.__main__ as m; m.main()"
+    )
+    result = python.run(["-c", limited, "train", "checkerboard", *options], cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     assert "out of memory; lower --batch or --width, or raise --accumulate" in result.stderr
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
-    options = [*TINY, "--iterations", "400", "--checkpoint-every", "1000", "--preview-every", "0", "--json"]
-    command = [sys.executable, "-m", "springwell", "train", "rings", *options, "--out"]
-
-    def start(name):
-        return subprocess.Popen([*command, name], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    process = start("stopped")
-    metrics = tmp_path / "stopped" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    report = json.loads(out.splitlines()[-1])
+def test_ctrl_c_saves_and_the_same_command_goes_on(python, tmp_path):
+    options = [*TINY, "--iterations", "150", "--checkpoint-every", "1000", "--preview-every", "0", "--no-evaluate", "--json"]
+    command = ["-m", "springwell", "train", "rings", *options, "--out"]
+    with (
+        (tmp_path / "out").open("w") as out,
+        (tmp_path / "err").open("w") as err,
+        python.start([*command, "stopped"], [0, out.fileno(), err.fileno()], tmp_path) as process,
+    ):
+        metrics = tmp_path / "stopped" / "metrics.jsonl"
+        deadline = time.monotonic() + 120
+        while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        code = process.wait(120)
+    said = (tmp_path / "err").read_text()
+    assert code == 130, said
+    report = json.loads((tmp_path / "out").read_text().splitlines()[-1])
     assert report["status"] == "interrupted"
-    assert 0 < report["iteration"] < 400
-    assert "run the same command to go on" in err
-    process = start("stopped")
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0
-    assert f"at iteration {report['iteration']}" in err
-    start("whole").communicate(timeout=300)
+    assert 0 < report["iteration"] < 150
+    assert "run the same command to go on" in said
+    resumed = python.run([*command, "stopped"], cwd=tmp_path)
+    assert resumed.returncode == 0
+    assert f"at iteration {report['iteration']}" in resumed.stderr
+    python.run([*command, "whole"], cwd=tmp_path)
     first, second = files(tmp_path / "stopped"), files(tmp_path / "whole")
     name = next(p for p in first if p.name == "model.safetensors")
     assert first[name] == second[name]
@@ -525,9 +526,10 @@ def test_a_damaged_evaluation_is_measured_again(tmp_path, content):
 def test_bars_are_drawn_on_terminals_and_in_notebooks(monkeypatch):
     from springwell.progress import Terminal
 
-    for terminal, notebook, drawn in ((True, False, True), (False, True, True), (False, False, False)):
+    for terminal, notebook, kind in ((True, False, "_RichBar"), (False, True, "_NotebookBar"), (False, False, "_Lines")):
         reporter = Terminal()
         reporter.console._force_terminal = terminal
         reporter.console.is_jupyter = notebook
         with reporter.bar("work", 10) as bar:
-            assert (type(bar).__name__ == "_RichBar") == drawn
+            assert type(bar).__name__ == kind
+            bar.advance(10)

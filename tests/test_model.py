@@ -376,3 +376,11 @@ def test_the_fingerprint_is_that_of_the_weights(model):
     assert changed != before
     other = Model(model.energy_function, model.schedule, model.sampler, SHIFT, SCALE)
     assert other.fingerprint() != before
+
+
+def test_the_fingerprint_of_a_function_is_that_of_its_values():
+    def of(weight):
+        sampler = LevelSampler("mala", 2, 0.5)
+        return Model(lambda y, t: -weight * y.square().sum(-1), NoiseSchedule.log_snr(3), sampler, event_shape=(2,))
+
+    assert of(0.5).fingerprint() == of(0.5).fingerprint() != of(0.51).fingerprint()

@@ -89,6 +89,8 @@ REACH = {
     Stream.DATA: 0,
     Stream.NULL: 0,
     Stream.MOMENTS: 0,
+    Stream.LABELS: 0,
+    Stream.CLASSES: 0,
     Stream.CALIBRATION: 2,
     Stream.PILOT: MOST_LEVELS,
     Stream.LONGRUN: MOST_STEPS * STREAMS_PER_RUN + MOST_LEVELS,

@@ -66,6 +66,28 @@ def test_recovery_is_f_of_negatives_less_f_of_data(start, num_steps):
     torch.testing.assert_close(gradient, torch.zeros(3, dtype=torch.float64).index_add(0, T, by_hand))
 
 
+def test_without_chains_the_negative_is_the_normal_approximation_with_the_noise_of_the_data():
+    """f = -theta |y|^4 / 4, for which the approximation is not exact: y^- = x' + sigma^2 grad f(x') + sigma eps, with the eps
+    that y_t has about its mean given x' and the data."""
+    x, theta = data(), torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64, requires_grad=True)
+
+    def energy(y, t):
+        return -theta[t] * y.pow(4).sum((1, 2)) / 4
+
+    outcome = Recovery(energy, SCHEDULE, LevelSampler("mala", 0))(x, noise(), T)
+    y_t, x_next = pair(SCHEDULE, x, T, noise())
+    sigma, scale, a, spread = (
+        v.view(-1, 1, 1) for v in (SCHEDULE.sigma[T + 1], SCHEDULE.scale[T], SCHEDULE.a_cum[T], SCHEDULE.sigma_cum[T])
+    )
+    prior, spring = (scale * spread) ** -2, sigma**-2
+    eps = (y_t - (prior * scale * a * x + spring * x_next) / (prior + spring)) * (prior + spring).sqrt()
+    y_neg = (x_next - sigma**2 * theta[T].view(-1, 1, 1) * x_next**3 + sigma * eps).detach()
+    torch.testing.assert_close(outcome.loss, energy(y_neg, T) - energy(y_t, T))
+    (gradient,) = torch.autograd.grad(outcome.loss.sum(), theta)
+    by_hand = (y_t.pow(4).sum((1, 2)) - y_neg.pow(4).sum((1, 2))) / 4
+    torch.testing.assert_close(gradient, torch.zeros(3, dtype=torch.float64).index_add(0, T, by_hand))
+
+
 @pytest.mark.parametrize(("num_levels", "factor"), [(12, 1.8), (72, 1.09)])
 def test_the_damped_guess_alone_makes_slopes_too_steep_by_a_known_factor(num_levels, factor):
     """Data N(0, 1): y_t has precision 1 / a^2. Training rests where the guess has the variance of y_t, that is, at c / a^2

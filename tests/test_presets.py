@@ -11,7 +11,7 @@ from springwell.app.api import load
 from springwell.app.config import with_fields
 from springwell.app.cost import estimate
 from springwell.app.presets import PRESETS, preset
-from springwell.data import open_data
+from springwell.data.source import open_data
 from springwell.evaluation.toy import evaluate
 from springwell.progress import Silent
 from tests.data.published import cifar_binary, photographs, write_celeba, write_lsun
@@ -39,6 +39,7 @@ def test_rows_of_the_papers_table(name):
     assert (config.images.image_size or 32) == size
     assert (config.network.width, config.sampler.num_steps, config.sampler.noise_scale) == (128, 30, 0.99)
     assert (config.training.lr, config.training.warmup, config.training.ema, config.images.flip) == (1e-4, 1000, 0.999, True)
+    assert (config.training.adam_eps, config.training.idle_start, config.training.ema_warmup) == (1e-7, True, False)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from springwell.conditional import Conditional
-from springwell.data import log_density, toy_data
+from springwell.data.toy import log_density, toy_data
 from springwell.level import LevelSampler, Truth, _shared_noise
 from springwell.noise import Noise
 from springwell.objectives import DSM, Recovery

@@ -10,7 +10,7 @@ log_p = model.log_prob(x)
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # As typing has it. Importing that takes long enough to be interrupted, before the command line can say a word.
 TYPE_CHECKING = False
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from springwell.app.config import Config as Config
     from springwell.app.presets import PRESETS as PRESETS, preset as preset
     from springwell.conditional import Conditional as Conditional
-    from springwell.data import open_data as open_data, toy_data as toy_data
+    from springwell.data.source import open_data as open_data
+    from springwell.data.toy import toy_data as toy_data
     from springwell.errors import (
         DivergenceError as DivergenceError,
         InterruptionError as InterruptionError,
         UserError as UserError,
     )
+    from springwell.integrate import Integrator as Integrator
     from springwell.level import LevelSampler as LevelSampler
     from springwell.model import LogZ as LogZ, Model as Model
     from springwell.noise import Noise as Noise
@@ -40,8 +42,10 @@ _NAMES = {
     "app.config": ("Config",),
     "app.presets": ("PRESETS", "preset"),
     "conditional": ("Conditional",),
-    "data": ("open_data", "toy_data"),
+    "data.source": ("open_data",),
+    "data.toy": ("toy_data",),
     "errors": ("DivergenceError", "InterruptionError", "UserError"),
+    "integrate": ("Integrator",),
     "level": ("LevelSampler",),
     "model": ("LogZ", "Model"),
     "noise": ("Noise",),

@@ -29,6 +29,13 @@ class Conditional:
         schedule: The noise levels.
         t: Levels ``[N]``.
         x_next: x_{t+1} ``[N, ...]``.
+
+    Example:
+        >>> schedule = sw.NoiseSchedule.from_sigmas([0.5, 0.9])
+        >>> well = lambda y, t: -y.square().sum(-1) / 2  # standard normal
+        >>> conditional = sw.Conditional(well, schedule, torch.tensor([0]), torch.tensor([[1.0, 0.0]]))
+        >>> conditional(torch.zeros(1, 2))  # no well here, and a spring of width 1/2 that is stretched by 1
+        tensor([-2.])
     """
 
     def __init__(self, energy: EnergyFunction, schedule: NoiseSchedule, t: Tensor, x_next: Tensor):

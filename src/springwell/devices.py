@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+OPERATIONS_PER_THREAD = 5e7
 
 
 def automatic_device() -> str:
@@ -18,6 +23,27 @@ def free_memory(device: torch.device) -> int | None:
     """Bytes; None where the backend does not tell, as the CPU's."""
     query = getattr(torch.get_device_module(device), "mem_get_info", None)
     return None if query is None else int(query(device)[0])
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations. torch's FlopCounterMode does it by module, which energies that are differentiated inside refuse."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket in flop_registry:
+            self.total += flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=out)
+        return out
+
+
+def threads_for(operations: float) -> int:
+    """How many CPU threads suit steps of so many operations: one for every 5e7 of them, and no more than torch has.
+
+    Threads that wait for one another at every layer of a small network cost more than they give, all the more beside other
+    programs. The number depends on the size of the work alone, so that the same command has the same rounding every time.
+    """
+    return max(1, min(torch.get_num_threads(), int(operations / OPERATIONS_PER_THREAD)))
 
 
 def kept_tensors(compute: Callable[[], object]) -> list[Tensor]:

@@ -7,7 +7,14 @@ from typing import Any
 
 
 class UserError(ValueError):
-    """A value that cannot be used; the message names it and says what would work."""
+    """A value that cannot be used; the message names it and says what would work.
+
+    Example:
+        >>> sw.load("mnits")
+        Traceback (most recent call last):
+            ...
+        springwell.errors.UserError: mnits: not a run, nor a model that ships; did you mean mnist?
+    """
 
 
 class UnknownLogZError(UserError):
@@ -15,11 +22,23 @@ class UnknownLogZError(UserError):
 
 
 class InterruptionError(RuntimeError):
-    """Work that was interrupted and saved; the same command goes on."""
+    """Work that was interrupted and saved; the same command goes on.
+
+    Example:
+        >>> isinstance(sw.InterruptionError("interrupted at iteration 10"), RuntimeError)
+        True
+    """
 
 
 class DivergenceError(RuntimeError):
-    """Training or sampling ran away; the message says what happened, at which level, and what to try."""
+    """Training or sampling ran away; the message says what happened, at which level, and what to try.
+
+    Example:
+        >>> try:
+        ...     model = sw.load("checkerboard")
+        ... except sw.DivergenceError as error:
+        ...     print("lower the learning rate:", error)
+    """
 
 
 def kind_of(value: object) -> str:

@@ -84,10 +84,15 @@ def progressive(
     return descend(schedule, noise.normal(*event_shape), draw)
 
 
+def posterior_mean(energy: EnergyFunction, schedule: NoiseSchedule, x_t: Tensor, t: int) -> Tensor:
+    """E[x_data | x_t] = (x_t + sigmabar_t^2 grad log p_t(x_t)) / abar_t of x_t ``[N, ...]``, by one gradient."""
+    level = torch.full((len(x_t),), t, device=x_t.device)
+    scale = schedule.scale[t].to(x_t.dtype)
+    grad_y = gradient(at_level(energy, level), scale * x_t)
+    variance, a = (schedule.sigma_cum[t] ** 2).to(x_t.dtype), schedule.a_cum[t].to(x_t.dtype)
+    return (x_t + variance * scale * grad_y) / a
+
+
 def denoise(energy: EnergyFunction, schedule: NoiseSchedule, x_0: Tensor) -> Tensor:
-    """The posterior mean of x_data given x_0, E[x_data | x_0] = (x_0 + sigmabar_0^2 grad log p(x_0)) / abar_0."""
-    level = torch.zeros(len(x_0), dtype=torch.long, device=x_0.device)
-    scale = schedule.scale[0].to(x_0.dtype)
-    grad_y = gradient(at_level(energy, level), scale * x_0)
-    variance, a = (schedule.sigma_cum[0] ** 2).to(x_0.dtype), schedule.a_cum[0].to(x_0.dtype)
-    return (x_0 + variance * scale * grad_y) / a
+    """The posterior mean of x_data given x_0."""
+    return posterior_mean(energy, schedule, x_0, 0)

@@ -54,6 +54,11 @@ class LevelSampler:
         start: Where chains start; see the head of this module.
         jump_proposals: J of a jump between modes before every fifth step; 0 for none.
         take: How a jump takes its candidate; see :func:`springwell.samplers.jumps.take`.
+
+    Example:
+        >>> sampler = sw.LevelSampler("mala", num_steps=5, step_size=[0.1, 0.3])
+        >>> sampler
+        <LevelSampler mala, num_steps=5, step_size=0.1 ... 0.3, start='noisy'>
     """
 
     kernel: Kernel | str = "mala"

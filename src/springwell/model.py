@@ -22,9 +22,12 @@ import torch
 from torch import Tensor
 
 from springwell.devices import free_memory, kept_tensors, out_of_memory
-from springwell.energy.base import EnergyFunction, at_level
-from springwell.errors import DivergenceError, UnknownLogZError, UserError, kind_of, whole_number
+from springwell.energy.base import EnergyFunction, at_level, gradient_operations
+from springwell.energy.labelled import Labelled
+from springwell.energy.residual import LevelEnergy
+from springwell.errors import DivergenceError, UnknownLogZError, UserError, did_you_mean, kind_of, whole_number
 from springwell.generate import Sample, denoise, progressive
+from springwell.integrate import Integrator
 from springwell.level import STEPS_PER_JUMP, LevelSampler, check_parts
 from springwell.likelihood.bracket import Bracket
 from springwell.likelihood.quadrature import Normaliser, normaliser
@@ -36,7 +39,7 @@ from springwell.schedule import NoiseSchedule
 VECTOR_BATCH = 1024
 CPU_IMAGE_BATCH = 256
 CPU_MEMORY = 2**30
-MIN_ROWS = 16
+TILE = 64
 MIN_IMAGES = 8
 Array = Tensor | np.ndarray
 
@@ -52,6 +55,11 @@ class LogZ(NamedTuple):
         verdict: ``ok``; what `springwell likelihood` had to say of its bracket; or ``claimed``, where there is none.
         levels: The same of every level t = 0 ... T-1; None where it is not known.
         claim: What an energy that knows its normaliser believes; None for other energies.
+
+    Example:
+        >>> z = sw.load("checkerboard").log_z()
+        >>> f"{z.value:.3f}", z.verdict
+        ('7.976', 'ok')
     """
 
     value: float
@@ -107,12 +115,25 @@ class Model:
         scale: ``[*event_shape]``. Default: 1.
         event_shape: Shape of one sample. Default: that of shift or scale.
         denoise: Whether samples have the initial noise taken off by one step to the posterior mean.
+
+    Example:
+        >>> schedule = sw.NoiseSchedule.log_snr(10, high=7, low=-5)
+        >>> def energy(y, t):  # exact, for standard normal data
+        ...     return -y.square().sum(-1) / (2 * schedule.scale[t].float() ** 2)
+        >>> sampler = sw.LevelSampler("mala", num_steps=5, step_size=0.5 * schedule.sigma[1:].float())
+        >>> model = sw.Model(energy, schedule, sampler, event_shape=(2,))
+        >>> model.sample(100, seed=0).shape
+        torch.Size([100, 2])
     """
 
     iteration: int = 0
     """How long it was trained."""
     source: Path | None = None
     """The file it was loaded from."""
+    sweeps: int = 0
+    """Sweeps of every level after its first draw, for energies whose levels are not noisy versions of one another."""
+    label: str = ""
+    """The class that it was given; see :meth:`given`."""
 
     def __init__(
         self,
@@ -187,12 +208,111 @@ class Model:
         return {**named, "step_size": self.step_size, "shift": self.shift, "scale": self.scale}
 
     def fingerprint(self) -> str:
-        """The SHA-256 of its tensors, by which files about a model know it again."""
+        """The SHA-256 of its tensors, by which files about a model know it again.
+
+        An energy without weights, such as a function, is known by its values at fixed places, to five digits.
+        """
         digest = hashlib.sha256()
+        if not isinstance(self.energy_function, torch.nn.Module):
+            probes = torch.arange(TILE, device=self.device)
+            y, t = Noise(0, probes, Stream.PROBES).normal(*self.event_shape), probes % self.schedule.num_levels
+            with torch.no_grad():
+                digest.update(" ".join(f"{f:.5g}" for f in self.energy_function(y, t).tolist()).encode())
         for name, tensor in sorted(self.tensors().items()):
             digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
+
+    # ----------------------------------------------------------------------------------------------------------- classes
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes that it knows; empty for most models."""
+        return getattr(self.energy_function, "classes", ())
+
+    def label_of(self, label: int | str) -> int:
+        """The number of a class, by its name or its number."""
+        classes = self.classes
+        if not classes:
+            raise UserError(f"label={label!r}: this model knows no classes; use one that was trained with classes=('all',)")
+        if str(label) in classes:
+            return classes.index(str(label))
+        if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(classes):
+            return label
+        raise UserError(f"label={label!r}: unknown{did_you_mean(str(label), classes)}; the classes are {', '.join(classes)}")
+
+    def given(self, label: int | str, guidance: float = 1.0, sweeps: int = 0, share: float | None = None) -> Model:
+        """The model of one class, an ordinary model that shares the weights.
+
+            model.given(3).sample(64)
+            model.given("sneaker", guidance=2, sweeps=4).sample(64, num_steps=5)
+
+        A guided model has the energy f + w (f(. | c) - f); see :mod:`springwell.energy.labelled`. Chains with a Metropolis test
+        (``num_steps``) and sweeps draw from it; without them it is drawn by classifier-free guidance, which has another law.
+
+        Args:
+            label: The class, by its name or its number.
+            guidance: w: 0 for all data, 1 for the class, more for what tells the class from others.
+            sweeps: Sweeps of every level, in sampling.
+            share: The class's share of the data, which bounds what guidance adds. Default: as large as that of any other.
+        """
+        if not isinstance(guidance, (int, float)) or not math.isfinite(guidance):
+            raise UserError(f"guidance={guidance!r}: must be a finite number; 1 is the class itself")
+        number, old = self.label_of(label), self.energy_function
+        assert isinstance(old, LevelEnergy)
+        share = 1 / len(self.classes) if share is None else share
+        if not 0 < share < 1:
+            raise UserError(f"share={share!r}: must be between 0 and 1")
+        energy = LevelEnergy(Labelled(old.energy, number, float(guidance), share), self.schedule).to(self.device)
+        model = Model(energy, self.schedule, self.sampler, self.shift, self.scale, denoise=self.denoise)
+        model.iteration, model.source, model.metadata = self.iteration, self.source, dict(self.metadata)
+        model.label, model.sweeps = self.classes[number], whole_number("sweeps", sweeps, 0)
+        return model
+
+    @torch.no_grad()
+    def class_log_prob(self, x: Array, level: int = 0, draws: int = 1, seed: int = 0) -> Tensor:
+        """log p(x | c) ``[N, C]`` (nats, float64) of data ``[N, ...]``, as the energies of all classes believe it.
+
+        It takes one pass per class and draw.
+
+        Args:
+            x: Data, in their units.
+            level: Another level t gives the log-densities of x_t, standardised, in place of those of x.
+            draws: How often x is given the noise of that level; log-densities are means over the draws. Level 0 has none.
+            seed: Of that noise.
+        """
+        u, energy, level = self.standardised(x), self.energy_function, self._level(level)
+        self.label_of(0)
+        scale = self.schedule.scale[level].to(u.dtype)
+        volume = -u[0].numel() * self.schedule.scale[level].log() + (self.scale.double().log().sum() if level == 0 else 0.0)
+        parts = []
+        for index in torch.arange(len(u)).split(self.automatic_batch()):
+            part, t = u[index], torch.full((len(index),), level, device=u.device)
+            noise, found = self.noise(seed, index, Stream.CLASSES), []
+            for _ in range(whole_number("draws", draws, 1) if level else 1):
+                y = scale * (self.schedule.diffuse(part, t, noise) if level else part)
+                labels = (torch.full_like(t, c) for c in range(len(self.classes)))
+                found.append(torch.stack([energy(y, t, label=label) for label in labels], -1).double())  # type: ignore[call-arg]
+            parts.append(torch.stack(found).mean(0))
+        return torch.cat(parts) - volume
+
+    def classify(self, x: Array, prior: Sequence[float] | None = None, level: int = 0, draws: int = 1, seed: int = 0) -> Tensor:
+        """log p(c | x) ``[N, C]`` (nats, float64) by Bayes' rule from the densities of the classes.
+
+        Args:
+            x: Data ``[N, ...]``.
+            prior: Shares of the classes. Default: equal ones.
+            level: The level whose densities tell classes apart; see :meth:`class_log_prob`.
+            draws: Draws of that level's noise.
+            seed: Of that noise.
+        """
+        log_prob = self.class_log_prob(x, level, draws, seed)
+        if prior is not None:
+            shares = torch.as_tensor(prior, dtype=torch.float64)
+            if shares.shape != (len(self.classes),) or not bool((shares > 0).all()):
+                raise UserError(f"prior={prior!r}: give {len(self.classes)} positive shares, one per class")
+            log_prob = log_prob + (shares / shares.sum()).log().to(log_prob.device)
+        return log_prob.log_softmax(-1)
 
     # ---------------------------------------------------------------------------------------------------------- sampling
 
@@ -225,8 +345,11 @@ class Model:
         """Yields (t, x_t, acceptance) from x_T down to x_0 for the samples ``index``, in standardised coordinates."""
         return self._trajectory(index, seed, self.level_sampler(num_steps, noise_scale))
 
-    def _trajectory(self, index: Tensor, seed: int, sampler: LevelSampler) -> Iterator[Sample]:
-        return progressive(self.energy_function, self.schedule, sampler, self.event_shape, self.noise(seed, index))
+    def _trajectory(self, index: Tensor, seed: int, sampler: LevelSampler | Integrator) -> Iterator[Sample]:
+        noise = self.noise(seed, index)
+        if isinstance(sampler, Integrator):
+            return sampler.trajectory(self.energy_function, self.schedule, self.event_shape, noise)
+        return progressive(self.energy_function, self.schedule, sampler, self.event_shape, noise, self.sweeps)
 
     def automatic_batch(self) -> int:
         """The default number of parallel chains: as many as fit in half the memory that is free."""
@@ -247,25 +370,29 @@ class Model:
 
         return max(1, kept(2) - kept(1))
 
+    def gradient_operations(self) -> int:
+        """Multiplications and additions of one gradient of f, for one sample."""
+        return gradient_operations(self.energy_function, self.event_shape, self.device)
+
     def sample_batches(
         self,
         num: int,
         seed: int = 0,
         batch: int | None = None,
         start: int = 0,
-        sampler: LevelSampler | None = None,
+        sampler: LevelSampler | Integrator | None = None,
         watch: Callable[[int, Sample], None] | None = None,
     ) -> Iterator[Tensor]:
         """The samples ``start`` ... ``num - 1`` in batches, halved as often as memory runs out.
 
-        Vectors are computed in whole batches and cut, so that a sample's value never depends on ``num``.
+        Vectors are computed in whole tiles of 64 and cut, so that a sample's value never depends on ``num``.
 
         Args:
             num: Where to end.
             seed: The seed.
             batch: The number of parallel chains; None for as many as fit.
             start: The first sample.
-            sampler: How every level is drawn, if not as the model does; see :meth:`level_sampler`.
+            sampler: How levels are drawn, if not as the model does; see :meth:`level_sampler` and :class:`Integrator`.
             watch: Receives every level: the index of the batch's first sample, and x_t of the batch in the data's units.
         """
         batch = self.automatic_batch() if batch is None else batch
@@ -274,7 +401,7 @@ class Model:
         while start < num:
             index = torch.arange(start, start + min(batch, num - start))
             try:
-                x = self._sample_batch(index, self.num_rows(len(index), batch), seed, sampler, watch)
+                x = self._sample_batch(index, self.num_rows(len(index)), seed, sampler, watch)
             except RuntimeError as error:
                 if batch == 1 or not out_of_memory(error):
                     raise
@@ -286,7 +413,12 @@ class Model:
     # Chains differentiate f, which a caller's inference mode would forbid.
     @torch.inference_mode(False)
     def _sample_batch(
-        self, index: Tensor, rows: int, seed: int, sampler: LevelSampler, watch: Callable[[int, Sample], None] | None
+        self,
+        index: Tensor,
+        rows: int,
+        seed: int,
+        sampler: LevelSampler | Integrator,
+        watch: Callable[[int, Sample], None] | None,
     ) -> Tensor:
         """The samples ``index``, computed as the first of ``rows``."""
         first, wanted = int(index[0]), len(index)
@@ -301,16 +433,16 @@ class Model:
         if int(worst):
             where = f"sampling diverged at level {int(worst) - 1} (values are not finite)"
             raise DivergenceError(f"{where}; train longer, or sample with fewer or smaller steps")
-        if sampler.tested:
+        if isinstance(sampler, LevelSampler) and sampler.tested:
             warn_if_collapsed(accepted[:-1], sampler.num_steps, torch.arange(self.schedule.num_levels, device=self.device))
         return self.finished(u)[:wanted]
 
-    def num_rows(self, wanted: int, batch: int) -> int:
+    def num_rows(self, wanted: int) -> int:
         """How many chains to run for ``wanted`` samples, so that their rounding does not depend on that number.
 
         Products and convolutions of very few rows take another path, with other rounding; a full tile does not.
         """
-        return max(batch, MIN_ROWS) if len(self.event_shape) == 1 else max(wanted, MIN_IMAGES)
+        return math.ceil(wanted / TILE) * TILE if len(self.event_shape) == 1 else max(wanted, MIN_IMAGES)
 
     def finished(self, u: Tensor) -> Tensor:
         """Samples in the data's units of x_0 in standardised coordinates: denoised, where the model does that."""
@@ -323,6 +455,7 @@ class Model:
         batch: int | None = None,
         num_steps: int | None = None,
         noise_scale: float | None = None,
+        evaluations: int | None = None,
     ) -> Tensor:
         """Samples ``[num, *event_shape]`` by progressive sampling (Alg. 2). Sample i depends on (seed, i) alone.
 
@@ -332,8 +465,15 @@ class Model:
             batch: The number of parallel chains; None for as many as fit.
             num_steps: MCMC steps per level, if not the model's own.
             noise_scale: Factor on the Langevin noise, if not the model's own.
+            evaluations: Gradients per sample of an integrator of second order, in place of draws level by level; 18 is a good
+                number for models with many levels.
+
+        Example:
+            >>> model = sw.load("checkerboard")
+            >>> bool(torch.equal(model.sample(5, seed=1), model.sample(9, seed=1)[:5]))
+            True
         """
-        sampler = self.level_sampler(num_steps, noise_scale)
+        sampler = self.level_sampler(num_steps, noise_scale) if evaluations is None else Integrator(evaluations)
         return torch.cat(list(self.sample_batches(num, seed, batch, sampler=sampler)))
 
     # ----------------------------------------------------------------------------------------------------------- density
@@ -369,11 +509,22 @@ class Model:
         """The energy -f ``[N]`` of x_t = ``x`` ``[N, ...]`` at a level, in the data's units: -log density up to a constant.
 
         It is differentiable with respect to ``x`` if that requires gradients.
+
+        Example:
+            >>> model = sw.load("checkerboard")
+            >>> inside, outside = model.energy(torch.tensor([[0.5, 0.5], [0.5, -0.5]])).tolist()
+            >>> inside < outside  # the first point is on a filled square
+            True
         """
         return -self._level_f(x, level)
 
     def score(self, x: Array, level: int = 0) -> Tensor:
-        """The score, the gradient of the log-density of x_t at ``x`` ``[N, ...]``, in the data's units; needs no normaliser."""
+        """The score, the gradient of the log-density of x_t at ``x`` ``[N, ...]``, in the data's units; needs no normaliser.
+
+        Example:
+            >>> sw.load("checkerboard").score(torch.zeros(3, 2)).shape
+            torch.Size([3, 2])
+        """
         self.standardised(x)
         differentiable = isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()
         with torch.enable_grad(), torch.inference_mode(False):
@@ -459,6 +610,11 @@ class Model:
 
         All values share the error of log Z, which :meth:`log_z` returns. A bracket that is not ``ok`` gives a warning. The
         log-density is differentiable with respect to ``x`` if that requires gradients.
+
+        Example:
+            >>> log_p = sw.load("checkerboard").log_prob(torch.tensor([[0.5, 0.5]]))
+            >>> log_p.shape, log_p.dtype  # about -log 8, eight squares of area 1
+            (torch.Size([1]), torch.float64)
         """
         f = self._level_f(x, 0).double()
         log_z = self.log_z()

@@ -49,6 +49,8 @@ class Stream(IntEnum):
     DATA = 2**42  # held-out data, their noise and dequantisation
     NULL = 2**43  # permutations of a null distribution
     MOMENTS = 2**44  # data whose moments an energy starts with
+    LABELS = 2**44 + 2**43  # the training rows whose labels are known
+    CLASSES = 2**44 + 2**43 + 2**42  # noise of data that are classified
     CALIBRATION = 2**45  # + number of the measurement
     PILOT = 2**50  # + level of the first chain
     LONGRUN = 2**51  # + steps per level x 2^24 + level
@@ -92,6 +94,14 @@ class Noise:
         stream: Which of the independent streams of every sample (the trainer passes the iteration); or int64 ``[N]``.
         ahead: How many draws to compute at once. It changes speed, never values.
         dtype: Of the numbers returned.
+
+    Example:
+        >>> noise = sw.Noise(seed=0, index=torch.arange(3))
+        >>> noise.normal(2).shape  # two numbers for each of three samples
+        torch.Size([3, 2])
+        >>> alone = sw.Noise(seed=0, index=torch.tensor([2])).normal(2)
+        >>> bool(torch.equal(alone[0], sw.Noise(seed=0, index=torch.arange(3)).normal(2)[2]))
+        True
     """
 
     def __init__(

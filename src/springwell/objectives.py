@@ -54,7 +54,10 @@ class Objective(Protocol):
     """The statistics, in their order; ``level`` comes beside them."""
 
     def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
-        """The loss at data x ``[N, ...]``; t: levels ``[N]``, drawn uniformly if not given."""
+        """The loss at data x ``[N, ...]``; t: levels ``[N]``, drawn uniformly if not given.
+
+        That of an energy that knows classes also takes ``label``, ``[N]``.
+        """
         ...
 
 
@@ -68,6 +71,14 @@ class Recovery:
         sampler: How negatives are drawn.
         weight: Weight of each level's loss ``[T]``. Default: the energy's own ``loss_weight`` if it has one, else 1.
         differentiated: The same energy as the loss differentiates it: under data parallelism, its wrapper.
+
+    Example:
+        >>> schedule = sw.NoiseSchedule.from_sigmas([0.5, 0.9])
+        >>> energy = lambda y, t: -y.square().sum(-1) / 2
+        >>> loss_fn = sw.Recovery(energy, schedule, sw.LevelSampler("mala", num_steps=5, step_size=0.3))
+        >>> loss, statistics = loss_fn(torch.zeros(8, 2), torch.Generator().manual_seed(0))
+        >>> loss.shape, sorted(statistics)
+        (torch.Size([8]), ['acceptance', 'displacement', 'f_neg', 'f_pos', 'level'])
     """
 
     names: ClassVar[tuple[str, ...]] = STATISTICS
@@ -101,7 +112,14 @@ class Recovery:
 
 
 class Marginal(Recovery):
-    """Maximum likelihood of one ordinary EBM by short-run chains from noise: a schedule of one level without spring."""
+    """Maximum likelihood of one ordinary EBM by short-run chains from noise: a schedule of one level without spring.
+
+    Example:
+        >>> energy = lambda y, t: -y.square().sum(-1) / 2
+        >>> loss_fn = sw.Marginal(energy, sw.NoiseSchedule.marginal(), sw.LevelSampler("langevin", num_steps=30, step_size=0.1))
+        >>> loss_fn(torch.zeros(8, 2), torch.Generator().manual_seed(0)).loss.shape
+        torch.Size([8])
+    """
 
     def __post_init__(self) -> None:
         check_parts(self.energy, self.schedule, self.sampler)
@@ -119,6 +137,13 @@ class DSM:
         schedule: The noise levels, all of them with their spring.
         differentiated: As for :class:`Recovery`.
         target: ``posterior``, E[y_t | x, x_{t+1}]; or ``sample``, y_t itself.
+
+    Example:
+        >>> schedule = sw.NoiseSchedule.from_sigmas([0.5, 0.9])
+        >>> energy = lambda y, t: -y.square().sum(-1) / 2
+        >>> loss, statistics = sw.DSM(energy, schedule)(torch.zeros(8, 2), torch.Generator().manual_seed(0))
+        >>> loss.shape
+        torch.Size([8])
     """
 
     names: ClassVar[tuple[str, ...]] = STATISTICS

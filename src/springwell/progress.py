@@ -1,4 +1,4 @@
-"""Telling a person how far it is: a progress bar with an ETA on a terminal, a line now and then elsewhere; always on stderr."""
+"""Telling a person how far it is: a bar with an ETA in a terminal or a notebook, a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ class Reporter(Protocol):
 
 
 class Silent(Reporter):
-    """Shows nothing."""
+    """Shows nothing.
+
+    Example:
+        >>> model = sw.train("checkerboard", iterations=2, reporter=sw.Silent())
+    """
 
 
 SILENT = Silent()
 
 
 class Terminal(Reporter):
-    """Shows progress on stderr: a bar in a terminal or a notebook, about ten lines in a log."""
+    """Shows progress: a bar on stderr in a terminal, a bar below the cell in a notebook, about ten lines on stderr in a log."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -55,8 +59,10 @@ class Terminal(Reporter):
 
     @contextmanager
     def bar(self, what: str, total: int, start: int = 0) -> Iterator[Any]:
-        # In a notebook a console is no terminal, but rich draws its bars there.
-        if not (self.console.is_terminal or self.console.is_jupyter):
+        if self.console.is_jupyter:
+            yield _NotebookBar(what, total, start)
+            return
+        if not self.console.is_terminal:
             yield _Lines(self, what, total, start)
             return
         from rich.markup import escape
@@ -94,21 +100,52 @@ class _RichBar(Bar):
         self.progress.update(self.task, note=_summary(means))
 
 
-class _Lines(Bar):
+class _Counted(Bar):
+    """A bar that is one line of text: how much is done, in what time, and how long the rest will take."""
+
+    def __init__(self, what: str, total: int, start: int):
+        self.what, self.total = what, total
+        self.done = self.start = start
+        self.summary, self.began = "", time.monotonic()
+
+    def note(self, means: dict[str, list[float | None]]) -> None:
+        self.summary = _summary(means)
+
+    def line(self) -> str:
+        elapsed = time.monotonic() - self.began
+        left = elapsed / max(1, self.done - self.start) * (self.total - self.done)
+        return f"{self.what}: {self.done}/{self.total}  {elapsed:.0f} s, {left:.0f} s to go  {self.summary}".rstrip()
+
+
+class _Lines(_Counted):
     """About ten lines over the whole work, for logs."""
 
     def __init__(self, terminal: Terminal, what: str, total: int, start: int):
-        self.terminal, self.what, self.total = terminal, what, total
-        self.done = self.start = start
-        self.summary, self.began = "", time.monotonic()
+        super().__init__(what, total, start)
+        self.terminal = terminal
 
     def advance(self, steps: int = 1) -> None:
         before, self.done = self.done, self.done + steps
         if before * 10 // self.total != self.done * 10 // self.total:
-            elapsed = time.monotonic() - self.began
-            left = elapsed / (self.done - self.start) * (self.total - self.done)
-            times = f"{elapsed:.0f} s, {left:.0f} s to go"
-            self.terminal.say(f"{self.what}: {self.done}/{self.total}  {times}  {self.summary}".rstrip())
+            self.terminal.say(self.line())
 
-    def note(self, means: dict[str, list[float | None]]) -> None:
-        self.summary = _summary(means)
+
+class _NotebookBar(_Counted):
+    """One output of a notebook's cell, drawn anew a few times a second. It needs no widgets."""
+
+    def __init__(self, what: str, total: int, start: int):
+        from IPython.display import display
+
+        super().__init__(what, total, start)
+        self.shown = self.began
+        # None outside of a notebook.
+        self.handle = display({"text/plain": self.line()}, raw=True, display_id=True)
+
+    def advance(self, steps: int = 1) -> None:
+        self.done += steps
+        now = time.monotonic()
+        if now - self.shown < 0.3 and self.done < self.total:
+            return
+        self.shown, share = now, 20 * self.done // self.total
+        if self.handle is not None:
+            self.handle.update({"text/plain": f"[{'#' * share:<20}] {self.line()}"}, raw=True)

@@ -55,6 +55,14 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
         start_held_out_score_: Their mean by the mixture alone.
         offset_: The log-density below which a row is an outlier.
         notes_: Lines about constant, equal and whole-number columns.
+
+    Example:
+        >>> import numpy as np
+        >>> from springwell.sklearn import EnergyDensity
+        >>> X = np.random.default_rng(0).normal([0, 5], [1, 2], (100, 2))
+        >>> density = EnergyDensity(random_state=0).fit(X)
+        >>> density.score_samples(X).shape, density.sample(3).shape
+        ((100,), (3, 2))
     """
 
     def __init__(

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from springwell.applications.compose import Mixture, Product, tempered
+from springwell.applications.compose import Mixture, Product, mixture, product, tempered
 from springwell.data.toy import toy_data
 from springwell.errors import UserError
 from springwell.generate import progressive
 from springwell.level import LevelSampler
+from springwell.model import Model
 from springwell.noise import Noise
 from springwell.schedule import NoiseSchedule
 from tests.exact import CorrelatedEnergy, GaussianEnergy, MixtureEnergy, ToyEnergy, check_gaussian, within
@@ -85,3 +86,58 @@ def test_bad_compositions():
         tempered(energy, float("inf"))
     with pytest.raises(UserError, match="product: has the weights nan; all must be finite"):
         Product([energy], [float("nan")])
+
+
+def gaussian(mean: float, variance: float) -> Model:
+    """A model of N(mean, variance) on the line, whose energy is normalised at every level."""
+    exact = GaussianEnergy(SCHEDULE, mean, variance)
+
+    def energy(y, t):
+        scale, a, sigma = SCHEDULE.scale[t], SCHEDULE.a_cum[t], SCHEDULE.sigma_cum[t]
+        return exact(y, t) - 0.5 * torch.log(2 * torch.pi * scale**2 * (a**2 * variance + sigma**2))
+
+    energy.log_z = 0.0
+    sampler = LevelSampler("mala", 5, (0.4 * SCHEDULE.sigma[1:]).float())
+    return Model(energy, SCHEDULE, sampler, torch.tensor([0.0]), torch.tensor([2.0]))
+
+
+def test_a_product_of_models_and_a_term():
+    """N(m, v) times exp(-(x - c)^2 / 2) at level 0, in the data's units."""
+    a, noise = float(SCHEDULE.a_cum[0]), float(SCHEDULE.sigma_cum[0] ** 2)
+    mean, variance = 2 * a * 0.5, 4 * (a**2 * 0.4 + noise)
+    x = product([gaussian(0.5, 0.4), lambda x: -((x[:, 0] - 3.0) ** 2) / 2]).sample(4000)
+    precision = 1 / variance + 1
+    expected = torch.tensor([(mean / variance + 3.0) / precision], dtype=torch.float64)
+    check_gaussian(x.double(), expected, torch.tensor([[1 / precision]], dtype=torch.float64))
+
+
+def test_a_negative_weight_divides_a_density_out():
+    """N(0, v_1) / N(0, v_2)^(1/2) is Gaussian: precisions subtract."""
+    a, noise = float(SCHEDULE.a_cum[0]), float(SCHEDULE.sigma_cum[0] ** 2)
+    narrow, wide = (4 * (a**2 * v + noise) for v in (0.3, 1.0))
+    x = product([gaussian(0.0, 0.3), gaussian(0.0, 1.0)], [1.0, -0.5]).sample(4000)
+    covariance = torch.tensor([[1 / (1 / narrow - 0.5 / wide)]], dtype=torch.float64)
+    check_gaussian(x.double(), torch.zeros(1, dtype=torch.float64), covariance)
+
+
+def test_a_mixture_of_models_has_the_shares_asked_for():
+    """Whatever the normalisers of the two are; the integral is over the line, on which they do not overlap."""
+    left, right = gaussian(-1.5, 0.05), gaussian(1.5, 0.05)
+    right.energy_function = Mixture([right.energy_function], [2.0])
+    right.energy_function.log_z = 2.0
+    x = torch.linspace(-8, 8, 4001, dtype=torch.float64)[:, None]
+    density = torch.exp(-mixture([left, right], [3.0, 1.0]).energy(x.float()).double())
+    assert float(density[x[:, 0] < 0].sum() / density.sum()) == pytest.approx(0.75, abs=1e-4)
+
+
+def test_compositions_that_cannot_be():
+    one = gaussian(0.0, 1.0)
+    other = Model(one.energy_function, SCHEDULE, one.sampler, event_shape=(1,))
+    with pytest.raises(UserError, match="product: needs a model first"):
+        product([lambda x: x])
+    with pytest.raises(UserError, match="other levels or units"):
+        product([one, other])
+    with pytest.raises(UserError, match="product: has a str"):
+        product([one, "x"])
+    with pytest.raises(UserError, match="one per model"):
+        mixture([one, one], [1.0])

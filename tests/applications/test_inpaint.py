@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import springwell as sw
+from springwell.applications.batches import Draws
 from springwell.applications.inpaint import Hidden, inpaint, inpaint_levels
 from springwell.data.toy import log_density, toy_data
 from springwell.errors import UserError
@@ -74,7 +75,7 @@ def test_gaussian_conditional_in_many_dimensions():
 
 def test_hidden_values_of_the_input_do_not_matter_and_candidates_belong_to_their_chains():
     held, hidden = torch.arange(12.0).view(3, 2, 2), torch.tensor([[True, False], [False, True]])
-    rest = Hidden(lambda y, t: y.flatten(1).sum(-1), held, hidden)
+    rest = Hidden(lambda y, t: y.flatten(1).sum(-1), held, hidden.flatten().nonzero()[:, 0])
     whole = rest.whole(-torch.ones(6, 2))
     assert torch.equal(whole[3:], whole[:3])
     assert whole[1].tolist() == [[-1, 5], [6, -1]]
@@ -90,11 +91,11 @@ def test_what_is_seen_comes_back_and_samples_depend_on_their_number_alone(sample
     x = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
     mask = torch.zeros(1, 8, 8, dtype=torch.bool)
     mask[:, 2:6, 1:5] = True
-    drawn = inpaint(model, x, mask, num=3, sweeps=1)
+    drawn = inpaint(model, x, mask, Draws(num=3, sweeps=1))
     assert drawn.shape == (2, 3, 1, 8, 8)
     assert torch.equal(drawn[:, :, ~mask], x[:, None][:, :, ~mask].expand(2, 3, -1))
     assert len({tuple(row) for row in drawn[:, :, mask].flatten(0, 1).tolist()}) == 6
-    second = inpaint(model, x[1:], mask, num=2, sweeps=1, numbers=[1])
+    second = inpaint(model, x[1:], mask, Draws(num=2, sweeps=1, numbers=[1]))
     torch.testing.assert_close(second, drawn[1:, :2], rtol=1e-4, atol=1e-4)
 
 
@@ -125,6 +126,42 @@ def test_arguments_that_cannot_be_used():
         (x, {"numbers": [-1]}, "numbers"),
     ):
         with pytest.raises(UserError, match=words):
-            inpaint(model, y, mask, **options)
+            inpaint(model, y, mask, Draws(**options))
     # What is hidden may be anything.
     assert bool(inpaint(model, torch.where(mask, nan, x), mask).isfinite().all())
+
+
+@pytest.mark.parametrize("start", ["noisy", "denoised"])
+def test_without_chains_every_sweep_guesses_anew_from_the_level_above(start):
+    """Two sweeps at every level, written out for a Gaussian: which seen values, which sigma and which noise each guess has."""
+    schedule, n, sweeps = NoiseSchedule.from_sigmas([0.4, 0.6, 0.8], 0.2), 5, 2
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(3, 3, dtype=torch.float64, generator=generator) / 2
+    mean, covariance = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64), root @ root.T + 0.3 * torch.eye(3)
+    energy = CorrelatedEnergy(schedule, mean, covariance)
+    x, hidden = torch.randn(n, 3, dtype=torch.float64, generator=generator), torch.tensor([True, False, True])
+
+    def noise():
+        return Noise(5, torch.arange(n), dtype=torch.float64)
+
+    sampler = LevelSampler("langevin", 0, start=start)
+    *_, (_, found, _) = inpaint_levels(energy, schedule, sampler, x, hidden, noise(), sweeps)
+
+    drawn, path = noise(), [torch.where(hidden, 0.0, x)]
+    for a, sigma in zip(schedule.a, schedule.sigma, strict=True):
+        path.append(a * path[-1] + sigma * drawn.normal(3))
+    expected = torch.where(hidden, drawn.normal(3), path[-1])
+    for t in (2, 1, 0):
+        sigma, seen_above = schedule.sigma[t + 1], path[t + 2]
+        share = schedule.posterior_share[t] if start == "denoised" else 1.0
+
+        def guess(x_next):
+            slope = -(x_next - energy.mean[t]) @ energy.precision[t]  # noqa: B023
+            return x_next + share * sigma**2 * slope + share**0.5 * sigma * drawn.normal(3)  # noqa: B023
+
+        y = guess(expected)
+        for _ in range(sweeps):
+            y[:, hidden] += sigma * drawn.normal(2)
+            y = guess(torch.where(hidden, y, seen_above))
+        expected = torch.where(hidden, y / schedule.scale[t], path[t + 1])
+    torch.testing.assert_close(found, expected)

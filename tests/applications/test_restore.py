@@ -1,8 +1,11 @@
 """Posteriors against closed forms: any linear operator with Gaussian data, any level with the data of the guess."""
 
+import sys
+
 import pytest
 import torch
 
+from springwell.applications.batches import Draws
 from springwell.applications.operators import average_pool, blur, box_kernel, enlarged, gaussian_kernel
 from springwell.applications.restore import Measurement, Posterior, restore
 from springwell.errors import UserError
@@ -13,6 +16,8 @@ from springwell.schedule import NoiseSchedule
 from tests.exact import CorrelatedEnergy, GaussianEnergy, check_gaussian
 from tests.images import small_model
 
+# The package has a function of the module's name.
+restore_module = sys.modules[restore.__module__]
 SHAPE = (1, 2, 4)
 MEAN = torch.linspace(-0.5, 0.5, 8, dtype=torch.float64)
 
@@ -99,7 +104,7 @@ def test_operators_that_are_flat_at_zero_shorten_steps_too():
     assert 7.9 < Measurement(phaseless, 1.0, SHAPE).curvature < 8.1
     model = small_model()
     x = model.sample(2, seed=5)
-    samples = restore(model, phaseless(x), phaseless, 0.05, num=2).samples
+    samples = restore(model, phaseless(x), phaseless, 0.05, Draws(num=2)).samples
     # By Parseval's identity the magnitudes tell the norm of x; steps that are too long leave it by orders of magnitude.
     norm = x.flatten(1).norm(dim=-1)[:, None].expand(2, 2)
     torch.testing.assert_close(samples.flatten(2).norm(dim=-1), norm, rtol=0.05, atol=0)
@@ -142,11 +147,11 @@ def test_operators():
 def test_samples_of_a_model_and_their_summary():
     model = small_model()
     observation = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    found = restore(model, observation, average_pool(2), 0.1, num=3, sweeps=1)
+    found = restore(model, observation, average_pool(2), 0.1, Draws(num=3, sweeps=1))
     assert found.samples.shape == (2, 3, 1, 8, 8)
     torch.testing.assert_close(found.mean, found.samples.mean(1))
     torch.testing.assert_close(found.std, found.samples.std(1))
-    again = restore(model, observation[1:], average_pool(2), 0.1, num=1, sweeps=1, numbers=[1])
+    again = restore(model, observation[1:], average_pool(2), 0.1, Draws(num=1, sweeps=1, numbers=[1]))
     torch.testing.assert_close(again.samples[0, 0], found.samples[1, 0], rtol=1e-4, atol=1e-4)
     assert bool(again.std.isnan().all())
     with pytest.raises(UserError, match=r"observation: has shape \[1, 8, 8\]"):
@@ -167,12 +172,32 @@ def test_samples_of_a_model_and_their_summary():
         ({"noise": torch.inf}, "noise inf of the measurement"),
         ({"sweeps": -1}, "sweeps=-1"),
         ({"batch": 0}, "batch=0: must be at least 1"),
-        ({"num": 0}, "0 samples"),
+        ({"num": 0}, "num=0"),
         ({"seed": 2**64}, "out of range"),
         ({"numbers": [1, 2]}, "2 for 1 observations"),
     ],
 )
 def test_arguments_that_cannot_be_used(changed, words):
     arguments = {"observation": torch.zeros(1, 1, 8, 8), "operator": lambda x: x, "noise": 0.1}
+    how = {name: changed.pop(name) for name in list(changed) if name not in arguments}
     with pytest.raises(UserError, match=words):
-        restore(small_model(), **{**arguments, **changed})
+        restore(small_model(), **{**arguments, **changed}, draws=Draws(**how))
+
+
+def test_steps_are_shortened_where_the_measurement_is_stiffer_than_the_spring(monkeypatch):
+    """x itself is measured: c = 1, xhat = slope y and 1 / (sigma_n^2 + r^2) by Bayes' rule for data N(0, I)."""
+    model, noise = small_model(), 0.01
+    schedule, seen = model.schedule, []
+    a, s2 = schedule.a_cum[:-1], schedule.sigma_cum[:-1] ** 2
+    slope, r2 = a / ((a**2 + s2) * schedule.scale), s2 / (a**2 + s2)
+    curvature = slope**2 / (noise**2 + r2)
+    expected = model.step_size / (1 + curvature * schedule.sigma[1:] ** 2).sqrt()
+
+    def watched(energy, schedule, sampler, *arguments):
+        seen.append(sampler.steps(torch.arange(schedule.num_levels)))
+        return progressive(energy, schedule, sampler, *arguments)
+
+    monkeypatch.setattr(restore_module, "progressive", watched)
+    restore(model, torch.zeros(1, 1, 8, 8), lambda x: x, noise, draws=Draws(num=1))
+    torch.testing.assert_close(seen[0], expected.float(), rtol=1e-3, atol=0)
+    assert bool((expected < 0.9 * model.step_size).all())

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from springwell.data import open_data
 from springwell.data.arrays import array_source
 from springwell.data.options import ImageOptions
+from springwell.data.source import open_data
 from springwell.errors import UserError
 from springwell.noise import Noise
 

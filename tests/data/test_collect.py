@@ -12,10 +12,11 @@ import pytest
 import torch
 from PIL import Image
 
-from springwell.data import collect, decode, open_data, prepare
+from springwell.data import collect, decode, prepare
 from springwell.data.images import prepare_images
 from springwell.data.options import ImageOptions
 from springwell.data.prepare import open_prepared
+from springwell.data.source import open_data
 from springwell.errors import InterruptionError, UserError
 from springwell.noise import Noise
 from springwell.store import parts as store_parts

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from springwell.data import formats, open_data
+from springwell.data import formats
 from springwell.data.options import ImageOptions
+from springwell.data.source import open_data
 from springwell.errors import UserError
 from springwell.evaluation.sources import open_source
 from tests.data import published
@@ -48,7 +49,18 @@ def test_idx_round_trip(tmp_path, suffix, spec, folder):
     arrays = formats.idx(tmp_path, [folder], "")
     np.testing.assert_array_equal(arrays.train[:, 0], train)
     np.testing.assert_array_equal(arrays.test[:, 0], test)
-    assert open_data(spec, ImageOptions(data_root=str(tmp_path))).num_held_out == 10
+    data = open_data(spec, ImageOptions(data_root=str(tmp_path)))
+    assert data.num_held_out == 10
+    with pytest.raises(formats.UnusableDataError, match="and with it the labels"):
+        data.labels()
+    for name, num in (("train", 20), ("t10k", 10)):
+        content = struct.pack(">II", 0x801, num) + bytes(i % 10 for i in range(num))
+        path = tmp_path / folder / f"{name}-labels-idx1-ubyte{suffix}"
+        path.write_bytes(gzip.compress(content) if suffix else content)
+    assert data.labels().train.tolist() == [i % 10 for i in range(20)]
+    path.write_bytes(content[:-1])
+    with pytest.raises(formats.UnusableDataError, match="get it again"):
+        data.labels()
 
 
 GOOD_IDX = struct.pack(">IIII", 0x803, 3, 4, 4) + bytes(48)
@@ -108,6 +120,10 @@ def test_cifar10_round_trip(tmp_path, monkeypatch, kind, packed):
     np.testing.assert_array_equal(arrays.train, rows[:5].reshape(-1, 3, 32, 32))
     np.testing.assert_array_equal(arrays.test, rows[5])
     assert packed == (not (tmp_path / folder).exists())
+    labels = arrays.labels()
+    assert labels.classes[3] == "cat"
+    assert labels.train.tolist() == [i % 10 for i in range(ROWS)] * 5
+    assert labels.test.tolist() == [i % 10 for i in range(ROWS)]
 
 
 class Malicious:
@@ -155,10 +171,13 @@ def test_pickles_that_are_not_cifar10(tmp_path, monkeypatch, batch, words):
 def test_batches_of_every_protocol(monkeypatch, protocol):
     monkeypatch.setattr(formats, "CIFAR_ROWS", ROWS)
     rows = np.random.default_rng(0).integers(0, 256, (ROWS, 3072), dtype=np.uint8)
-    batch = {b"batch_label": b"one", b"labels": list(range(ROWS)), b"data": rows, b"filenames": [b"a.png", b"b.png"]}
+    labels = [i % 10 for i in range(ROWS)]
+    batch = {b"batch_label": b"one", b"labels": labels, b"data": rows, b"filenames": [b"a.png", b"b.png"]}
     for names in (batch, {name.decode(): value for name, value in batch.items()}):
-        found = formats._python_batch(pickle.dumps(names, protocol), formats.Path("x"))
+        found, read = formats._python_batch(pickle.dumps(names, protocol), formats.Path("x"))
         np.testing.assert_array_equal(found.reshape(ROWS, -1), rows)
+        assert read is not None
+        assert read.tolist() == labels
 
 
 def test_broken_cifar10(tmp_path, monkeypatch):

@@ -9,10 +9,10 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from springwell.data import open_data
 from springwell.data.formats import Arrays, digits
 from springwell.data.images import image_source
 from springwell.data.options import ImageOptions
+from springwell.data.source import open_data
 from springwell.noise import Noise
 
 RNG = np.random.default_rng(0)
@@ -129,7 +129,7 @@ def test_open_digits():
 def test_toy_data_and_workers_stay_light():
     code = (
         "import sys; import springwell.data.worker; assert 'torch' not in sys.modules; "
-        "from springwell.data import open_data; open_data('checkerboard'); assert 'PIL' in sys.modules; "
+        "from springwell.data.source import open_data; open_data('checkerboard'); assert 'PIL' in sys.modules; "
         "assert 'springwell.data.images' not in sys.modules and 'sklearn' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

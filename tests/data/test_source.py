@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from springwell.data import open_data
+from springwell.data.source import open_data
 from springwell.errors import UserError
 from springwell.noise import Noise
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from springwell.data import open_data
 from springwell.data.formats import UnusableDataError
+from springwell.data.source import open_data
 from springwell.data.spec import TOYS, Spec, parse, parse_source
 from springwell.data.toy import TOY_DATA
 from springwell.errors import UserError

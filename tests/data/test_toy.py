@@ -8,8 +8,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from springwell.data import TOY_DATA, log_density, toy_data
-from springwell.data.toy import Tube
+from springwell.data.toy import TOY_DATA, Tube, log_density, toy_data
 from springwell.errors import UserError
 from springwell.likelihood.quadrature import plane_grid
 from springwell.noise import Noise

@@ -1,5 +1,7 @@
 """The U-Net energy: where it starts, how it grows, and what it shares with the ResNet."""
 
+import math
+
 import pytest
 import torch
 
@@ -125,3 +127,15 @@ def test_trains_and_comes_back(tmp_path):
     model = sw.load(tmp_path / "run")
     assert type(model.energy_function.network) is EnergyUNet
     assert model.sample(2, seed=0).shape == (2, 1, 8, 8)
+
+
+@pytest.mark.parametrize("u", [0.1, 5.0, -20.0])
+def test_what_multiplies_the_input_is_bounded_by_a_tanh(u):
+    """With U the same everywhere and no sum over pixels, net = 8 tanh(U / 8) sum y."""
+    network, y = small(), torch.randn(3, 1, 8, 8)
+    with torch.no_grad():
+        network.conv_out.weight.zero_()
+        network.conv_out.bias.fill_(u)
+        network.head.weight.zero_()
+        network.head.bias.zero_()
+    torch.testing.assert_close(network(y, torch.arange(3)), 8 * math.tanh(u / 8) * y.sum((1, 2, 3)), rtol=1e-5, atol=1e-4)

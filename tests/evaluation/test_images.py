@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from springwell.data import open_data
+from springwell.data.source import open_data
 from springwell.evaluation import images
 from springwell.evaluation.images import evaluate_images
 from springwell.noise import Noise, Stream

@@ -10,11 +10,14 @@ import torch
 
 from springwell.data.source import DataSource
 from springwell.evaluation import longrun
-from springwell.evaluation.chains import FREE, diagnose
+from springwell.evaluation.chains import FREE, Length, diagnose
 from springwell.evaluation.longrun import Judge, Plan, long_run, marks
 from springwell.evaluation.steps import Method, Steps
+from springwell.level import LevelSampler
+from springwell.model import Model
 from springwell.progress import Silent
-from tests.exact import check_moments, gaussian_model
+from springwell.schedule import NoiseSchedule
+from tests.exact import GaussianEnergy, check_moments, gaussian_model
 
 HMC = Method("hmc", 2)
 
@@ -111,7 +114,7 @@ def test_good_chains_pass_their_diagnosis_and_slow_ones_do_not(tmp_path):
     # Near half a period chains alternate between two sides and their distance from the centre mixes slowly.
     width = (model.schedule.scale**-2 + model.schedule.spring_precision).rsqrt()
     steps = steps_of(model)._replace(step_size=(0.7 * width).float())
-    good = [d.numbers for d in diagnose(model, steps, [0, 4, 8, FREE], num_steps=300, num_chains=8)]
+    good = [d.numbers for d in diagnose(model, steps, [0, 4, 8, FREE], Length(300, 8))]
     assert [row["level"] for row in good] == [0, 4, 8, 0]
     assert [row["spring"] for row in good] == [True, True, True, False]
     for row in good:
@@ -119,7 +122,7 @@ def test_good_chains_pass_their_diagnosis_and_slow_ones_do_not(tmp_path):
         assert row["ess_bulk"] > 300
         assert row["ebfmi"] > 0.5
         assert row["gradients_per_step"] == 2
-    slow = [d.numbers for d in diagnose(model, steps_of(model, 0.02, 0.02), [4, FREE], num_steps=300, num_chains=8)]
+    slow = [d.numbers for d in diagnose(model, steps_of(model, 0.02, 0.02), [4, FREE], Length(300, 8))]
     for row in slow:
         assert row["rhat"] > 1.1
         assert row["ess_bulk"] < 100
@@ -128,7 +131,7 @@ def test_good_chains_pass_their_diagnosis_and_slow_ones_do_not(tmp_path):
 def test_chains_that_stand_still_have_no_rhat(tmp_path):
     model = gaussian_model()
     with pytest.warns(RuntimeWarning):
-        (found,) = diagnose(model, steps_of(model, 1e3, 1e3), [4], num_steps=20, num_chains=4)
+        (found,) = diagnose(model, steps_of(model, 1e3, 1e3), [4], Length(20, 4))
     assert found.numbers["rhat"] is None
     assert found.numbers["acceptance"] == 0
 
@@ -186,3 +189,36 @@ def test_bad_values_are_one_line(arguments, words, capsys, tmp_path, monkeypatch
     assert words in error
     assert error.count("\n") == 1
     assert not np.any([path.name == "longrun.json" for path in tmp_path.rglob("*")])
+
+
+def test_the_gap_is_f_of_held_out_data_less_that_of_samples():
+    """f = -|y|^2 / (2 v) of level 0: samples at 3 are less likely than data from N(0, I), and held-out data are what counts."""
+    model = gaussian_model()
+
+    def far(noise):
+        return 100 + noise.normal(*model.event_shape)
+
+    def near(noise):
+        return noise.normal(*model.event_shape)
+
+    judged = Judge(model, DataSource(model.event_shape, far, near, model.shift, model.scale, num_held_out=40))
+    found = judged(torch.full((10, *model.event_shape), 3.0))
+    f_samples = -3 * 9 / 2
+    assert found["f"] == pytest.approx(f_samples, rel=1e-4)
+    assert found["f_gap"] == pytest.approx(judged.of_data["f"] - f_samples, rel=1e-4)
+    # E f of data is -D / 2, with a standard deviation of sqrt(D / 2).
+    assert abs(judged.of_data["f"] + 1.5) < 4.5 * math.sqrt(1.5 / 40)
+
+
+def test_chains_without_spring_stand_in_the_coordinates_of_their_level(tmp_path):
+    """y = scale x: steps of almost no length leave x where it was, and long ones reach N(0, I) with a scale of 0.6."""
+    schedule = NoiseSchedule.from_sigmas([0.8, 0.9], 0.1)
+    energy = GaussianEnergy(schedule)
+    model = Model(lambda y, t: energy(y, t), schedule, LevelSampler("mala", 1, 0.1), event_shape=(3,))
+    for marginal, num, moved in ((1e-5, 5, 0.0), (0.6, 2000, None)):
+        steps = Steps(HMC, torch.full((2,), 0.3), marginal, [0, 1], [0.8] * 3)
+        result, samples = long_run(model, Plan((2,), num, 20), steps, judge(model), tmp_path / str(num))
+        if moved is not None:
+            assert [row["moved"] for row in result["marginal"]] == pytest.approx([0.0] * 4, abs=1e-3)
+        else:
+            check_moments(samples["marginal-20"], 0.0, 1.0, slack=0.02)

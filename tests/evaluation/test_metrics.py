@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -302,7 +301,7 @@ cli.main(["fid", "a", "b.npz", "--batch", "7", "--device", "cpu", "--json"])
 """
 
 
-def test_two_processes_give_the_result_of_one(run, tmp_path, monkeypatch):
+def test_two_processes_give_the_result_of_one(run, python, tmp_path, monkeypatch):
     write_folder(tmp_path / "a", photographs(45, 8, 8, 0))
     np.savez("b.npz", samples=photographs(40, 8, 8, 1))
     monkeypatch.setattr(weights, "load_inception", lambda *arguments: Tiny(fc=torch.eye(6)))
@@ -310,8 +309,7 @@ def test_two_processes_give_the_result_of_one(run, tmp_path, monkeypatch):
     Path("script.py").write_text(SCRIPT)
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}{os.pathsep}{Path(__file__).parents[2] / 'src'}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    result = python.run_together(["script.py"], cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
     assert json.loads(result.stdout) == one
     assert (one["num_samples"], one["num_reference"]) == (45, 40)

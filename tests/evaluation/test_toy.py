@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from springwell.data import log_density, toy_data
+from springwell.data.toy import log_density, toy_data
 from springwell.evaluation.toy import divergences, mmd, mode_coverage
 from springwell.likelihood.quadrature import normaliser
 from springwell.noise import Noise

@@ -24,12 +24,17 @@ def torchrun(folder, *arguments, restarts=0, timeout=240):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
 
 
+def together(python, folder, *arguments, **environment):
+    """Two processes without a launcher."""
+    return python.run_together(list(map(str, arguments)), folder, {**os.environ, "PYTHONPATH": str(ROOT), **environment})
+
+
 @pytest.mark.parametrize(("model", "out", "batch"), [("checkerboard", "x.npy", 64), ("digits", "x.npz", 8)])
-def test_samples_are_the_same_bits(springwell, tmp_path, model, out, batch):
+def test_samples_are_the_same_bits(springwell, python, tmp_path, model, out, batch):
     options = ("sample", model, "--num", 40, "--steps", 2, "--batch", batch, "--device", "cpu", "--seed", 3)
     one = springwell(*options, "--out", f"one-{out}")
     assert one.returncode == 0, one.stderr
-    two = torchrun(tmp_path, ROOT / "src" / "springwell" / "__main__.py", *options, "--out", f"two-{out}")
+    two = together(python, tmp_path, "-m", "springwell", *options, "--out", f"two-{out}")
     assert two.returncode == 0, two.stderr[-2000:]
     a, b = (np.load(tmp_path / f"{name}-{out}") for name in ("one", "two"))
     a, b = (x if isinstance(x, np.ndarray) else x["samples"] for x in (a, b))
@@ -37,13 +42,13 @@ def test_samples_are_the_same_bits(springwell, tmp_path, model, out, batch):
     assert np.array_equal(a, b)
 
 
-def test_a_folder_of_samples_is_the_same(springwell, tmp_path):
+def test_a_folder_of_samples_is_the_same(springwell, python, tmp_path):
     options = ("sample", "digits", "--num", 20, "--steps", 1, "--batch", 4, "--device", "cpu")
     assert springwell(*options, "--out", "one").returncode == 0
     (tmp_path / "two").mkdir()
     for name in ("samples.json", "000000.png", "000001.png"):
         (tmp_path / "two" / name).write_bytes((tmp_path / "one" / name).read_bytes())
-    two = torchrun(tmp_path, ROOT / "src" / "springwell" / "__main__.py", *options, "--out", "two")
+    two = together(python, tmp_path, "-m", "springwell", *options, "--out", "two")
     assert two.returncode == 0, two.stderr[-2000:]
     assert "holds the first 2 samples already" in two.stderr
     one = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
@@ -63,14 +68,13 @@ cli.main(["evaluate", "digits", "--num", "100", "--device", "cpu", "--out", sys.
 """
 
 
-def test_evaluation_is_the_same(tmp_path, monkeypatch):
+def test_evaluation_is_the_same(python, tmp_path, monkeypatch):
     (tmp_path / "measure.py").write_text(MEASURE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "measure.py", "one"]
-    one = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    one = python.run(["measure.py", "one"], cwd=tmp_path, env=environment)
     assert one.returncode == 0, one.stderr[-2000:]
-    two = torchrun(tmp_path, "measure.py", "two")
+    two = together(python, tmp_path, "measure.py", "two")
     assert two.returncode == 0, two.stderr[-2000:]
     a, b = (json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("one", "two"))
     assert a["quality"]["num_samples"] == 100
@@ -97,9 +101,9 @@ train(tiny(), sys.argv[1])
 """
 
 
-def test_a_killed_process_ends_the_run_and_a_restart_resumes_it(tmp_path):
+def test_a_killed_process_ends_the_run_and_a_restart_resumes_it(python, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
-    whole = torchrun(tmp_path, "train.py", "whole", "undisturbed")
+    whole = together(python, tmp_path, "train.py", "whole", "undisturbed", TORCHELASTIC_RESTART_COUNT="0")
     assert whole.returncode == 0, whole.stderr[-2000:]
     began = time.monotonic()
     stopped = torchrun(tmp_path, "train.py", "stopped", "killed")

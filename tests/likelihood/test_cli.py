@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -186,13 +183,11 @@ def test_the_papers_estimate_and_bits_of_a_run(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_processes_find_what_one_finds(folder, tmp_path):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    # The launcher takes --num for one of its own options.
-    command = ["-m", "springwell", "likelihood", str(folder), *QUICK[:-2], "--batch", "4", "--device", "cpu"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for start, out in (([sys.executable], "one"), (launcher, "two")):
-        subprocess.run([*start, *command, "--out", out], cwd=tmp_path, env=environment, check=True, capture_output=True)
+def test_two_processes_find_what_one_finds(folder, python, tmp_path):
+    command = ["-m", "springwell", "likelihood", str(folder), *QUICK[:-2], "--batch", "4", "--device", "cpu", "--out"]
+    for start, out in ((python.run, "one"), (python.run_together, "two")):
+        result = start([*command, out], cwd=tmp_path)
+        assert result.returncode == 0, result.stderr[-2000:]
     one, two = (json.loads((tmp_path / out / "likelihood.json").read_text()) for out in ("one", "two"))
     assert one == two
 

@@ -85,7 +85,7 @@ def test_a_batch_that_ran_out_of_memory_leaves_no_chains_behind(tmp_path, monkey
     model = gaussian_model()
     expected = standing(model, [0, 4], 8, seed=0)
     monkeypatch.setattr(model, "automatic_batch", lambda: 8)
-    monkeypatch.setattr(model, "num_rows", lambda wanted, batch: wanted)
+    monkeypatch.setattr(model, "num_rows", lambda wanted: wanted)
     real = model._trajectory
 
     refused = []

@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/studio.md: python -m tests.studio.pictures ADDRESS FOLDER, with a studio at ADDRESS."""
+"""Takes the pictures of docs/how-to/studio.md: python -m tests.studio.pictures ADDRESS FOLDER, with a studio at ADDRESS."""
 
 import io
 import math

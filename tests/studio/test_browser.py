@@ -2,8 +2,6 @@
 
 import io
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -128,6 +126,41 @@ def test_the_level_slider_play_contours_arrows_and_spring_change_the_picture(tab
     page.locator("#plane-play").click()
     page.get_by_role("button", name="Play").wait_for()
     assert slider.input_value() == "0"
+
+
+def saved(page, button, out):
+    """The file that a button saves."""
+    with page.expect_download() as started:
+        page.get_by_role("button", name=button).click()
+    started.value.save_as(out)
+
+
+def test_particles_that_are_shown_are_made_again_by_what_is_shown(tab, tmp_path, monkeypatch):
+    """Also after the settings changed and particles were added, which begins a new stretch."""
+    page = plane(tab)
+    page.locator("#plane-level").fill("1")
+    page.locator("canvas.plane").click(position={"x": 200, "y": 250})
+    run, text = page.locator("#plane-run"), page.locator("#plane-chains")
+    run.click()
+    page.wait_for_selector("#plane-chains:not(:has-text(' 0 steps'))")
+    page.get_by_label("Hold by the spring").check()
+    before = int(text.inner_text().split(" ")[2])
+    page.wait_for_function(
+        "n => Number(document.querySelector('#plane-chains').textContent.split(' ')[2]) > n + 15", arg=before
+    )
+    run.click()
+    monkeypatch.chdir(tmp_path)
+    saved(page, "Where they began", tmp_path / "start.csv")
+    saved(page, "Particles (CSV)", tmp_path / "particles.csv")
+    page.get_by_text("Make these steps again").click()
+    command, lines = page.locator("details.recipe[open] pre").all_inner_texts()
+    assert "STEPS" not in command + lines
+    assert command.startswith("springwell walk checkerboard start.csv --steps ")
+    names = {}
+    exec(lines, names)
+    shown = np.loadtxt("particles.csv", delimiter=",", skiprows=1)
+    assert shown.shape == (20, 2)
+    np.testing.assert_allclose(names["x"], shown, atol=1e-4)
 
 
 def test_particles_move_by_every_sampler(tab):
@@ -301,10 +334,9 @@ def test_a_phone_scrolls_one_way_only_and_every_control_has_a_name(tab, hash_):
     assert page.locator("html").get_attribute("data-theme") != scheme
 
 
-def test_a_report_needs_nothing_but_its_file(tab, server, tmp_path):
+def test_a_report_needs_nothing_but_its_file(python, tab, server, tmp_path):
     out = tmp_path / "report.html"
-    command = [sys.executable, "-m", "springwell", "report", "runs/tiny", "--out", str(out)]
-    subprocess.run(command, cwd=server.folder, check=True, capture_output=True)
+    assert python.run(["-m", "springwell", "report", "runs/tiny", "--out", str(out)], cwd=server.folder).returncode == 0
     page = tab(address=out.as_uri())
     page.get_by_role("heading", name="runs/tiny").wait_for()
     assert page.locator(".chart canvas").count() >= 4

@@ -2,6 +2,9 @@
 
 import io
 import shlex
+import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,22 +12,54 @@ import torch
 from PIL import Image
 
 import springwell as sw
-from springwell.app.cli import parse
-from springwell.app.studio.plane import CELLS, nodes
-from springwell.conditional import Conditional
-from springwell.data.pictures import to_bytes
-from springwell.energy.base import at_level
-from springwell.noise import Stream
-from springwell.samplers import make_kernel, run_chain
+from springwell.app.build import config_of
+from springwell.app.cli import find, parse
+from springwell.app.cli.common import Context
+from springwell.app.config import with_fields
+from springwell.app.presets import preset
+from springwell.app.studio.recipes import STEPS
+from springwell.data.pictures import grid, to_bytes
+from springwell.evaluation.plane import CELLS, log_density, nodes
 from tests.studio.client import Page
+from tests.training.tiny import train
 
-CHAINS = {"level": 0, "frames": 2, "thin": 3, "kernel": "mala", "num_leapfrog": 3, "first": 7, "seed": 5, "step_size": 0.2}
+CHAINS = {"level": 0, "frames": 2, "thin": 3, "kernel": "mala", "num_leapfrog": 3, "seed": 5, "step_size": 0.2}
+CHAINS |= {"first": 7, "since": 7}
 
 
 def one(messages, event):
     found = [message for message in messages if message[0]["event"] == event]
     assert found, [message[0] for message in messages]
     return found[-1]
+
+
+def made_again(recipe, steps=0):
+    """Runs the command of a recipe, and its Python lines, whose names it returns."""
+    name, command = parse([word.replace(STEPS, str(steps)) for word in shlex.split(recipe["command"])[1:]])
+    find(name)[1](command, Context(command.common))
+    names = {}
+    exec(recipe["python"].replace(STEPS, str(steps)), names)
+    return names
+
+
+def taken(http, page, *files):
+    """Downloads files of a page's first job to the present folder."""
+    for file in files:
+        answer = http.get(f"/download/{page.name}/1/{file}")
+        assert answer.status_code == 200, answer.text
+        Path(file).write_bytes(answer.content)
+
+
+def pixels(path):
+    """The bytes of a picture ``[H, W, C]``."""
+    with Image.open(path) as picture:
+        found = np.array(picture)
+    return found.reshape(*found.shape[:2], -1)
+
+
+def nearly_equal(found, expected):
+    """Bytes that differ by rounding alone."""
+    np.testing.assert_allclose(np.asarray(found, int), np.asarray(expected, int), atol=1)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +77,7 @@ def image(digits):
     return to_bytes(digits.sample(1, seed=3))[0]
 
 
-def test_levels_are_the_models_densities(page, checkerboard):
+def test_levels_are_the_models_densities(page, http, checkerboard, tmp_path, monkeypatch):
     messages = page.do("levels", "checkerboard")
     tables = {m[0]["level"]: m for m in messages if m[0]["event"] == "level"}
     assert sorted(tables) == list(range(checkerboard.schedule.num_levels))
@@ -54,7 +89,13 @@ def test_levels_are_the_models_densities(page, checkerboard):
         assert abs(float(found.logsumexp(0)) + np.log(area)) < 1e-4
         f = -checkerboard.energy(grid, t).double()
         torch.testing.assert_close(found - found[0], f - f[0], atol=1e-3, rtol=1e-4)
-    assert messages[-1][0]["event"] == "done"
+    monkeypatch.chdir(tmp_path)
+    again = made_again(messages[-1][0]["recipe"])["found"]
+    shown = np.load(io.BytesIO(http.get(f"/download/{page.name}/1/levels.npz").content))
+    with np.load("levels.npz") as written:
+        for key in shown.files:
+            np.testing.assert_allclose(written[key], shown[key], atol=1e-4)
+            np.testing.assert_allclose(again[key], shown[key], atol=1e-4)
 
 
 def test_the_score_points_uphill(page):
@@ -71,36 +112,19 @@ def test_the_score_points_uphill(page):
 
 @pytest.mark.parametrize("kernel", ["langevin", "mala", "hmc", "nuts"])
 @pytest.mark.parametrize("spring", [False, True])
-def test_chains_are_those_of_the_library(page, checkerboard, kernel, spring):
+def test_chains_are_made_again_by_their_command_and_their_lines(page, tmp_path, monkeypatch, kernel, spring):
     start = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
     options = {**CHAINS, "kernel": kernel, "level": 1, "spring": spring, "end_x": 0.5, "end_y": -0.25}
     header, arrays = page.do("chains", "checkerboard", {"positions": start}, **options)[-1]
     assert header["event"] == "done", header
-    model, scale = checkerboard, float(checkerboard.schedule.scale[1])
-    t = torch.ones(20, dtype=torch.long)
-    target = at_level(model.energy_function, t)
-    if spring:
-        x_next = scale * torch.tensor([[0.5, -0.25]]).expand(20, 2)
-        target = Conditional(model.energy_function, model.schedule, t, x_next.contiguous())
-    noise = model.noise(5, torch.arange(20), Stream.LONGRUN_FREE + 7)
-    y, acceptance = run_chain(
-        make_kernel(kernel, 3), scale * torch.from_numpy(start), target, 0.2 * scale, 6, noise, check=False
-    )
-    np.testing.assert_allclose(arrays["frames"][-1], (y / scale).numpy(), atol=1e-5)
-    if kernel == "langevin":
-        assert header["acceptance"] is None
-    else:
-        assert header["acceptance"] == pytest.approx(float(acceptance.mean()), abs=1e-4)
-
-
-def test_the_lines_of_a_chain_make_it_again(page, tmp_path, monkeypatch):
-    start = np.random.default_rng(1).normal(size=(9, 2)).astype(np.float32)
-    header, arrays = page.do("chains", "checkerboard", {"positions": start}, **CHAINS)[-1]
+    assert (header["acceptance"] is None) == (kernel == "langevin")
+    more = {**options, "first": 13, "since": 7}
+    _, arrays = page.do("chains", "checkerboard", {"positions": arrays["frames"][-1]}, **more)[-1]
     monkeypatch.chdir(tmp_path)
-    np.savetxt("particles.csv", start, delimiter=",", header="x,y")
-    names = {}
-    exec(header["recipe"]["python"], names)
-    np.testing.assert_allclose(names["x"].numpy(), arrays["frames"][-1], atol=1e-5)
+    np.savetxt("start.csv", start, "%.9g", ",", header="x,y", comments="")
+    found = made_again(header["recipe"], steps=12)
+    np.testing.assert_allclose(found["x"], arrays["frames"][-1], atol=1e-5)
+    np.testing.assert_allclose(np.loadtxt("particles.csv", delimiter=",", skiprows=1), arrays["frames"][-1], atol=1e-5)
 
 
 def test_chains_that_run_away_are_counted_and_stay(page):
@@ -112,7 +136,7 @@ def test_chains_that_run_away_are_counted_and_stay(page):
     assert np.isfinite(arrays["frames"]).all()
 
 
-def test_samples_are_those_of_the_library_level_by_level(page, http, digits):
+def test_samples_are_those_of_the_library_level_by_level(page, http, digits, tmp_path, monkeypatch):
     messages = page.do("sample", "digits", num=5, seed=9)
     frames = {m[0]["t"]: m[1]["images"] for m in messages if m[0]["event"] == "frame"}
     assert sorted(frames) == list(range(digits.schedule.num_levels + 1))
@@ -120,10 +144,9 @@ def test_samples_are_those_of_the_library_level_by_level(page, http, digits):
     np.testing.assert_array_equal(frames[0], expected)
     way = [np.abs(frames[t].astype(int) - frames[0]).mean() for t in (12, 6, 1)]
     assert way[0] > way[1] > way[2]
-    recipe = messages[-1][0]["recipe"]
-    names = {}
-    exec(recipe["python"], names)
-    np.testing.assert_array_equal(to_bytes(names["x"]), expected)
+    monkeypatch.chdir(tmp_path)
+    np.testing.assert_array_equal(to_bytes(made_again(messages[-1][0]["recipe"])["x"]), expected)
+    np.testing.assert_array_equal(pixels("samples.png"), grid(expected))
     with np.load(io.BytesIO(http.get(f"/download/{page.name}/1/sample.npz").content)) as file:
         np.testing.assert_array_equal(file["samples"], expected)
         np.testing.assert_array_equal(file["levels"], np.arange(12, -1, -1))
@@ -134,7 +157,18 @@ def test_samples_are_those_of_the_library_level_by_level(page, http, digits):
     assert http.get(f"/download/{page.name}/2/sample.png").status_code == 404
 
 
-def test_what_is_seen_keeps_its_bytes(page, http, image):
+def test_quick_samples_are_those_of_the_integrator(page, tmp_path, monkeypatch):
+    messages = page.do("sample", "digits-density", num=2, seed=3, quick=True)
+    frames = {m[0]["t"]: m[1]["images"] for m in messages if m[0]["event"] == "frame"}
+    assert sorted(frames, reverse=True) == [48, *sw.Integrator(24).levels(48)]
+    expected = to_bytes(sw.load("digits-density").sample(2, seed=3, evaluations=24))
+    np.testing.assert_array_equal(frames[0], expected)
+    monkeypatch.chdir(tmp_path)
+    np.testing.assert_array_equal(to_bytes(made_again(messages[-1][0]["recipe"])["x"]), expected)
+    np.testing.assert_array_equal(pixels("samples.png"), grid(expected))
+
+
+def test_what_is_seen_keeps_its_bytes(page, http, image, tmp_path, monkeypatch):
     mask = np.zeros((8, 8), np.uint8)
     mask[:, 4:] = 1
     messages = page.do("inpaint", "digits", {"image": image, "mask": mask}, num=3, seed=2, sweeps=1)
@@ -142,8 +176,11 @@ def test_what_is_seen_keeps_its_bytes(page, http, image):
     assert arrays["images"].shape == (3, 8, 8, 1)
     np.testing.assert_array_equal(arrays["images"][:, :, :4], np.broadcast_to(image[:, :4], (3, 8, 4, 1)))
     assert (arrays["images"][:, :, 4:] != arrays["images"][:1, :, 4:]).any()
-    with Image.open(io.BytesIO(http.get(f"/download/{page.name}/1/mask.png").content)) as picture:
-        np.testing.assert_array_equal(np.array(picture) > 127, mask > 0)
+    monkeypatch.chdir(tmp_path)
+    taken(http, page, "image.png", "mask.png")
+    np.testing.assert_array_equal(pixels("mask.png")[..., 0] > 127, mask > 0)
+    nearly_equal(to_bytes(made_again(messages[-1][0]["recipe"])["filled"]), arrays["images"])
+    nearly_equal([pixels(f"image-inpainted/image-{n}.png") for n in range(3)], arrays["images"])
 
 
 @pytest.mark.parametrize("value", [0, 1])
@@ -154,14 +191,18 @@ def test_a_mask_of_nothing_or_everything_is_refused(page, image, value):
     assert header["text"].startswith("mask: hides")
 
 
-def test_the_ends_of_a_path_are_the_samples(page, digits):
-    _, arrays = one(page.do("interpolate", "digits", seeds=[0, 1], num=3), "images")
+def test_the_ends_of_a_path_are_the_samples(page, digits, tmp_path, monkeypatch):
+    messages = page.do("interpolate", "digits", seeds=[0, 1], num=3)
+    _, arrays = one(messages, "images")
     ends = [to_bytes(digits.sample(1, seed=seed))[0] for seed in (0, 1)]
     np.testing.assert_array_equal(arrays["images"][[0, -1]], np.stack(ends))
+    monkeypatch.chdir(tmp_path)
+    nearly_equal(to_bytes(made_again(messages[-1][0]["recipe"])["x"]), arrays["images"])
+    nearly_equal(pixels("interpolation.png"), grid(arrays["images"], 3))
 
 
 @pytest.mark.parametrize("task", ["denoise", "superres", "deblur"])
-def test_restoration(page, http, image, task):
+def test_restoration(page, http, image, task, tmp_path, monkeypatch):
     options = {"task": task, "noise": 0.1, "factor": 2, "width": 1.0, "num": 2, "seed": 0, "sweeps": 0}
     messages = page.do("restore", "digits", {"image": image}, **options)
     _, arrays = one(messages, "restored")
@@ -169,18 +210,31 @@ def test_restoration(page, http, image, task):
     nearer = np.abs(arrays["mean"][0].astype(int) - image).mean()
     assert nearer < np.abs(arrays["mean"][0].astype(int) - 255 + image.astype(int)).mean()
     assert http.get(f"/download/{page.name}/1/restore.png").status_code == 200
-    name, command = parse(shlex.split(messages[-1][0]["recipe"]["command"])[1:])
-    assert (name, command.task, command.num) == ("restore", task, 2)
+    monkeypatch.chdir(tmp_path)
+    taken(http, page, "image.png")
+    found = made_again(messages[-1][0]["recipe"])
+    nearly_equal(to_bytes(found["samples"][0]), arrays["samples"])
+    nearly_equal(to_bytes(found["mean"]), arrays["mean"])
+    nearly_equal([pixels(f"image-{task}/image-{n}.png") for n in range(2)], arrays["samples"])
 
 
-def test_noise_is_less_likely_than_a_sample(page, image):
+def test_noise_is_less_likely_than_a_sample(page, http, image, tmp_path, monkeypatch):
     noise = np.random.default_rng(0).integers(0, 256, (8, 8, 1), np.uint8)
-    found = [one(page.do("score", "digits", {"image": x}, seed=0), "scored") for x in (image, noise)]
+    jobs = [page.do("score", "digits", {"image": x}, seed=0) for x in (image, noise)]
+    found = [one(messages, "scored") for messages in jobs]
     assert found[0][0]["value"] > found[1][0]["value"] + 50
     assert found[1][0]["percentile"] == 0
     assert found[0][0]["num_reference"] == 256
     assert found[1][1]["maps"].shape[1:] == (8, 8)
     assert found[1][1]["maps"][0].mean() > found[0][1]["maps"][0].mean()
+    monkeypatch.chdir(tmp_path)
+    taken(http, page, "image.png", "image.npz")
+    again, (header, arrays) = made_again(jobs[0][-1][0]["recipe"]), found[0]
+    assert float(again["found"].score) == pytest.approx(header["value"], rel=1e-5)
+    assert again["percentile"] == pytest.approx(header["percentile"])
+    np.testing.assert_allclose(np.stack(again["maps"]), arrays["maps"], rtol=1e-4, atol=1e-4)
+    with np.load("scores/scores.npz") as written:
+        np.testing.assert_allclose(written["profile"][0], header["profile"], rtol=1e-5)
 
 
 def test_test_images_are_those_of_the_data(page):
@@ -192,22 +246,23 @@ def test_test_images_are_those_of_the_data(page):
 
 
 def test_long_chains_go_on_from_where_they_are(page, digits, tmp_path, monkeypatch):
-    samples = to_bytes(digits.sample(2, seed=0))
-    state = (samples.transpose(0, 3, 1, 2) / 127.5 - 1).astype(np.float32)
-    options = {"kernel": "mala", "num_leapfrog": 1, "steps": 3, "first": 0, "seed": 0, "step_size": 0.01}
+    state = (to_bytes(digits.sample(2, seed=0)).transpose(0, 3, 1, 2) / 127.5 - 1).astype(np.float32)
+    options = {"kernel": "mala", "num_leapfrog": 1, "steps": 3, "first": 0, "since": 0, "seed": 0, "step_size": 0.01}
     header, arrays = page.do("walk", "digits", {"state": state}, **options)[-1]
     assert header["acceptance"] > 0.5
     assert 0 < np.abs(arrays["state"] - state).max() < 0.5
     f = digits.level_f(torch.from_numpy(arrays["state"].copy()))
     np.testing.assert_allclose(arrays["f"], f.numpy(), rtol=1e-4)
+    header, arrays = page.do("walk", "digits", {"state": arrays["state"]}, **{**options, "first": 3})[-1]
     monkeypatch.chdir(tmp_path)
-    np.savez("sample.npz", samples=samples)
-    names = {}
-    exec(header["recipe"]["python"], names)
-    np.testing.assert_allclose(names["y"] / names["scale"], arrays["state"], atol=1e-4)
+    np.save("start.npy", state)
+    found = made_again(header["recipe"], steps=6)
+    np.testing.assert_allclose(found["x"], arrays["state"], atol=1e-5)
+    np.testing.assert_allclose(found["f"], arrays["f"], rtol=1e-4)
+    nearly_equal(pixels("chains.png"), grid(arrays["images"]))
 
 
-def test_training_on_drawn_points_stops_goes_on_and_is_a_run(page, server, http):
+def test_training_on_drawn_points_stops_goes_on_and_is_a_run(page, server, http, tmp_path, monkeypatch):
     angle = np.random.default_rng(0).uniform(0, 6.3, 300)
     points = np.stack([2 * np.cos(angle), 2 * np.sin(angle)], 1).astype(np.float32)
     options = {"name": "ring", "iterations": 60, "seed": 0}
@@ -228,10 +283,38 @@ def test_training_on_drawn_points_stops_goes_on_and_is_a_run(page, server, http)
     model = sw.load(server.folder / "runs" / "ring")
     inside, outside = (float(model.energy(torch.tensor([[x, 0.0]]))) for x in (2.0, 0.0))
     assert inside < outside
-    name, config = parse(shlex.split(messages[-1][0]["recipe"]["command"])[1:])
-    assert (name, config.config.training.iterations) == ("train", 60)
+    monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    shutil.copy(server.folder / "runs" / "ring.npy", "runs")
+    recipe, names = messages[-1][0]["recipe"], {}
+    exec(recipe["python"], names)
+    places = nodes([-3, 3, -3, 3], 8)
+    torch.testing.assert_close(names["model"].energy(places), model.energy(places), atol=1e-3, rtol=1e-3)
+    name, command = parse(shlex.split(recipe["command"])[1:])
+    assert name == "train"
+    assert replace(command.config, data="") == replace(config_of(model), data="")
     again = page.do("train", "training", {"points": points}, **options)[-1][0]
     assert "exists" in again["text"]
+
+
+def test_a_class_of_a_model_that_knows_classes(page, server, tmp_path, monkeypatch):
+    config = with_fields(preset("two_moons-cond"), iterations=4, batch=32, warmup=1, width=16, num_levels=6, preview_every=0)
+    train(config, server.folder / "runs" / "moons")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").symlink_to(server.folder / "runs")
+    model = sw.load("runs/moons")
+    for options in ({}, {"label": "1", "guidance": 2.0}):
+        messages = page.do("levels", "runs/moons", **options)
+        header, arrays = one(messages, "level")
+        assert header["classes"] == ["0", "1"]
+        given = model.given("1", 2.0) if options else model
+        expected = log_density(given, header["level"], header["extent"])
+        np.testing.assert_allclose(arrays["log_density"], expected, atol=1e-3)
+        Path("levels.npz").unlink(missing_ok=True)
+        again = made_again(messages[-1][0]["recipe"])["found"]["log_density"]
+        np.testing.assert_allclose(again[header["level"]], arrays["log_density"], atol=1e-3)
+    assert "unknown" in page.do("levels", "runs/moons", label="2", guidance=1.0)[-1][0]["text"]
+    assert "knows no classes" in page.do("levels", "checkerboard", label="1", guidance=1.0)[-1][0]["text"]
 
 
 @pytest.mark.parametrize(

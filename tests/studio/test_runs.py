@@ -120,3 +120,11 @@ def test_a_studio_that_cannot_listen_says_so(springwell, server):
         result = springwell("studio", "--no-browser", *words)
         assert result.returncode == 2, result.stderr
         assert "Traceback" not in result.stderr
+
+
+def test_the_calibration_is_a_table_where_training_knows_it():
+    """c_t = -E<eps, s grad f> / E|s grad f|^2 of every level; where nothing was seen, there is none."""
+    line = {"loss": [1.0, 2.0, 3.0], "inner": [3.0, 1.0, None], "square": [4.0, 1.0, 2.0]}
+    tables = metrics([{"iteration": i, **line} for i in (10, 20)])["tables"]
+    assert tables["calibration"] == [[0.75, 1.0, None]] * 2
+    assert set(tables) == {"loss", "calibration"}

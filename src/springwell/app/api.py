@@ -8,14 +8,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from springwell.app.build import build_model, build_task
+from springwell.app.build import build_model, build_task, with_classes
 from springwell.app.card import write_card
 from springwell.app.config import Config, did_you_mean, from_dict, to_dict, with_fields
 from springwell.app.presets import preset, recipe_for
@@ -41,7 +41,7 @@ SAMPLING_FIELDS = frozenset({"sample_steps", "sample_jump_proposals", "noise_sca
 _WATCHING = {"log_every", "checkpoint_every", "preview_every", "fid_every", "fid_samples", "keep", "tensorboard"}
 FREE_FIELDS = SAMPLING_FIELDS | _WATCHING | {"on_divergence", "data_root"}
 ARRAY = "array"
-Data = str | Tensor | np.ndarray | Dataset[Any]
+Data = str | Tensor | np.ndarray | Dataset[Any] | tuple[Any, Any]
 
 
 def train(
@@ -63,7 +63,8 @@ def train(
     Args:
         config: The name of a preset, or a Config. Default: the recipe that suits the data.
         data: A tensor, an array or a Dataset ``[N, ...]`` of vectors ``[N, D]`` or images ``[N, C, H, W]``; or the name of a
-            data set. Default: the preset's.
+            data set. Default: the preset's. A pair (data, labels) or a Dataset of such pairs has labels, which
+            ``classes=("all",)`` learns.
         network: Your own energy network: a module that maps y ``[N, ...]`` and levels t ``[N]`` to ``[N]``, which is
             copied. Or the name of one of ours.
         out: The run directory, from which an interrupted training goes on. Default: nothing is kept.
@@ -71,6 +72,12 @@ def train(
         device: ``auto``, ``cpu``, ``cuda``, ...
         reporter: Receives progress updates. Default: a progress bar on stderr; ``Silent()`` for none.
         **fields: Any field of the configuration, such as ``iterations``, ``batch``, ``lr`` or ``seed``.
+
+    Example:
+        >>> x = torch.randn(1000, 2, generator=torch.Generator().manual_seed(0))
+        >>> model = sw.train(data=x, iterations=2, reporter=sw.Silent())
+        >>> model.sample(3).shape
+        torch.Size([3, 2])
     """
     reporter = reporter or Terminal()
     if not hasattr(reporter, "bar"):
@@ -91,7 +98,7 @@ def train(
     own = None if isinstance(network, str) else network
     with tempfile.TemporaryDirectory(prefix=TEMPORARY) if out is None else nullcontext(out) as folder:
         path = Path(folder) / "run" if out is None else Path(folder)
-        result = train_run(config, path, device, reporter, init_from=init_from, data=source, network=own)
+        result = train_run(config, path, device, reporter, given=Given(init_from, source, own))
         if result.status == "interrupted" and out is None:
             raise InterruptionError("train: was interrupted, and without out= nothing is kept")
         model = load_folder(path, copy.deepcopy(own))
@@ -117,18 +124,29 @@ def _adapted(config: Config, data: Data | None, network: object, fields: dict[st
     return config
 
 
+class Given(NamedTuple):
+    """What the caller brings to a run.
+
+    Attributes:
+        init_from: A trained model, or where one is, whose weights are the first ones.
+        data: The data, if not what the config names.
+        network: A network of one's own.
+    """
+
+    init_from: Model | Path | str | None = None
+    data: DataSource | None = None
+    network: nn.Module | None = None
+
+
 def train_run(
     config: Config,
     out: Path | str,
     device: str = "auto",
     reporter: Reporter | None = None,
     hooks: Hooks | None = None,
-    *,
-    init_from: Model | Path | str | None = None,
-    data: DataSource | None = None,
-    network: nn.Module | None = None,
+    given: Given | None = None,
 ) -> Result:
-    """Trains the run in ``out``, from the beginning or from where it stopped. It has eight arguments, the parts of a run.
+    """Trains the run in ``out``, from the beginning or from where it stopped.
 
     Args:
         config: The configuration; of an existing run it must be the same, but for more iterations.
@@ -136,17 +154,17 @@ def train_run(
         device: ``auto``, ``cpu``, ``cuda``, ...
         reporter: Receives progress updates. Default: a progress bar on stderr; ``Silent()`` for none.
         hooks: Previews and measurements beside training.
-        init_from: A trained model, or where one is, whose weights are the first ones.
-        data: The data, if not what the config names.
-        network: A network of one's own.
+        given: Weights, data and a network of the caller's own.
     """
     config.validate()
+    init_from, data, network = given or Given()
     run, accelerator = Run(out), make_accelerator(device, config.training.precision)
     reporter = (reporter or Terminal()) if accelerator.is_main_process else Silent()
     if data is None:
         with accelerator.main_process_first():
             # The first process may have to prepare the images that the others then find.
-            data = open_data(config.data, config.images, reporter)
+            data = open_data(config.data, config.images, reporter, config.labels.label_column)
+    config = with_classes(config, data)
     if init_from is not None and not isinstance(init_from, Model):
         init_from = load(init_from, network, warn=reporter.warn)
     task = build_task(config, data, network, init_from)
@@ -171,6 +189,10 @@ def load(
         device: Where to put it.
         warn: Receives a line about every file that had to be passed over.
         **hub: Options of ``huggingface_hub.snapshot_download``, such as ``token`` or ``cache_dir``.
+
+    Example:
+        >>> sw.load("checkerboard")
+        <springwell model checkerboard: 4 levels, vectors 2, 29,124 parameters, 30 MCMC steps per level, iteration 2,200>
     """
     return load_folder(find(source, **hub), network, device, warn)
 
@@ -243,11 +265,18 @@ def save(model: Model, folder: Path | str) -> None:
 
     A model that a Config trained is loaded by ``load(folder)``, with ``network=`` if the network was the caller's own. One that
     was put together from parts is loaded by ``load(folder, network=energy)``.
+
+    Example:
+        >>> sw.save(sw.load("checkerboard"), "mine")
+        >>> sw.load("mine").event_shape
+        (2,)
     """
     if not isinstance(model, Model):
         raise UserError(f"model: is {kind_of(model)}; give a Model")
     if not isinstance(folder, (str, Path)):
         raise UserError(f"folder: is {kind_of(folder)}; give a path")
+    if model.label:
+        raise UserError(f"model: is given the class {model.label!r}; save the model itself, and give it a class when loaded")
     folder = Path(folder)
     if (folder / "checkpoints").exists():
         raise UserError(f"{folder}: holds a run with its checkpoints, which a saved model would replace; choose another folder")
@@ -269,6 +298,10 @@ def push_to_hub(model: Model, repository: str, **options: Any) -> str:
         model: The model.
         repository: ``owner/name``; it is made if it does not exist.
         **options: ``private``, ``token``, ``commit_message``.
+
+    Example:
+        >>> sw.push_to_hub(sw.load("checkerboard"), "owner/name")  # doctest: +SKIP
+        'https://huggingface.co/owner/name'
     """
     with tempfile.TemporaryDirectory() as folder:
         save(model, folder)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from springwell.app.config import Config, from_dict, to_dict
+from springwell.data.labels import Labels
 from springwell.data.options import ImageOptions
 from springwell.data.source import DataSource, open_data
+from springwell.data.spec import UnusableDataError
 from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ScaledEnergy
 from springwell.energy.base import EnergyFunction
 from springwell.energy.prior import Prior
-from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy
+from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy, know_classes
 from springwell.errors import UserError, kind_of
 from springwell.evaluation.points import Measurable, must_dequantise
 from springwell.level import LevelSampler
@@ -32,6 +36,8 @@ from springwell.training.task import MakeObjective, Task
 
 # First step size of chains that a model without chains is asked for, as a share of sigma_{t+1}.
 STEP_FRACTION = 0.4
+# How the names of the numbers of classes end among the tensors of an energy.
+CLASS_WEIGHT = "classes.weight"
 # Of data that moments are taken from.
 FEW_NUMBERS = 1 << 25
 
@@ -66,8 +72,11 @@ def build_energy(
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(config.training.seed)
             network = _network(config, schedule, event_shape)
+            if config.labels.classes:
+                know_classes(network, len(config.labels.classes))
     if c.network.startswith("residual"):
-        return LevelEnergy(ResidualEnergy(network, Prior.outline(event_shape, len(c.atoms))), schedule)
+        prior = Prior.outline(event_shape, len(c.atoms))
+        return LevelEnergy(ResidualEnergy(network, prior), schedule, config.labels.classes)
     return ScaledEnergy(network, schedule, c.output_scale, c.base_precision)
 
 
@@ -118,9 +127,11 @@ def build_objective(config: Config) -> MakeObjective:
             return DSM(energy, schedule, differentiated, c.dsm_target)
         if c.objective == "normalised":
             recovery = Recovery(energy, schedule, sampler, differentiated=differentiated) if c.recovery_weight else None
-            weights = Weights(c.noise_weight, c.total_weight, c.classifier_weight, c.recovery_weight, c.balance)
+            weights = Weights(
+                c.noise_weight, c.total_weight, c.classifier_weight, c.recovery_weight, c.balance, c.control_limit
+            )
             focus = Focus(c.focus_share, c.focus_sigma, c.focus_width)
-            return Normalised(energy, schedule, weights, focus, recovery, differentiated)
+            return Normalised(energy, schedule, weights, focus, recovery, differentiated, config.labels.label_dropout)
         kind = Marginal if c.objective == "marginal" else Recovery
         return kind(energy, schedule, sampler, differentiated=differentiated)
 
@@ -148,14 +159,51 @@ def build_task(config: Config, data: DataSource, network: nn.Module | None = Non
         energy.energy.start_at(some, config.network.atoms)  # type: ignore[union-attr]
     if init_from is not None:
         template = {**energy.state_dict(), "step_size": training.steps(torch.arange(schedule.num_levels))}
-        found = {name.removeprefix("energy."): tensor.detach().cpu() for name, tensor in init_from.tensors().items()}
+        found: dict[str, Tensor] = {
+            name.removeprefix("energy."): tensor.detach().cpu() for name, tensor in init_from.tensors().items()
+        }
+        if isinstance(energy, LevelEnergy):
+            # A model without classes may become one with them, whose embeddings start at 0.
+            found = {name: tensor for name, tensor in template.items() if name.endswith(CLASS_WEIGHT)} | found
         match({name: found[name] for name in found if name not in ("shift", "scale")}, template, "init_from")
         energy.load_state_dict({name: found[name] for name in energy.state_dict()})
         training = training.with_steps(found["step_size"])
     make, sampler = build_objective(config), config.sampler
     metadata = {"name": config.data, "config": to_dict(config)}
     target = sampler.target_acceptance
-    return Task(energy, schedule, training, generation, make, data, config.training, target, sampler.denoise, metadata)
+    labels = build_labels(config, data) if config.labels.classes else None
+    return Task(energy, schedule, training, generation, make, data, config.training, target, sampler.denoise, metadata, labels)
+
+
+def with_classes(config: Config, data: DataSource) -> Config:
+    """``config`` with the names of the classes of ``data``, where it asks for all of them."""
+    if config.labels.classes != ("all",):
+        return config
+    with _named(config.data):
+        classes = data.labels().classes
+    return replace(config, labels=replace(config.labels, classes=classes))
+
+
+def build_labels(config: Config, data: DataSource) -> Labels:
+    """The labels that a config trains with."""
+    options = config.labels
+    with _named(config.data):
+        labels = data.labels()
+        if labels.classes != options.classes:
+            names, found = " ".join(options.classes), " ".join(labels.classes)
+            raise UnusableDataError(f"has the classes {found[:200]}, not {names[:200]}; use classes=('all',)")
+        if options.labelled is not None:
+            labels = labels.limited(options.labelled, config.training.seed)
+    return labels
+
+
+@contextmanager
+def _named(data: str) -> Iterator[None]:
+    """Errors that begin with the name of the data set."""
+    try:
+        yield
+    except UnusableDataError as error:
+        raise UserError(f"data={data!r}: {error}") from None
 
 
 def check_network(network: nn.Module, event_shape: tuple[int, ...], num_levels: int) -> None:
@@ -221,7 +269,7 @@ def measurable_data(model: Model, reporter: Reporter = SILENT) -> Measurable:
 def open_model_data(model: Model, images: ImageOptions | None = None, reporter: Reporter = SILENT) -> DataSource:
     """The data that a model is measured on, in its coordinates, read as ``images`` says instead of as in training."""
     config = config_of(model)
-    data = open_data(config.data, images or config.images, reporter)
+    data = open_data(config.data, images or config.images, reporter, config.labels.label_column)
     if data.event_shape != model.event_shape:
         shapes = f"{list(data.event_shape)}, the model's {list(model.event_shape)}"
         raise UserError(f"data={config.data!r}: its samples have shape {shapes}; give data of the model's shape")

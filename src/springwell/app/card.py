@@ -57,11 +57,26 @@ def card(
     """
     from huggingface_hub import ModelCard, ModelCardData
 
+    lines = [*_introduction(model, name), *_measured(evaluation or {})]
+    if likelihood:
+        lines += ["", "By `springwell likelihood`:", "", "```", *likelihood_lines(likelihood), "```"]
+    if notes:
+        lines += ["", notes.strip()]
+    if (data := DATA_NOTES.get(config_of(model).data)) and data not in notes:
+        lines += ["", f"Trained on {data}."]
+    tags = ["energy-based-model", "diffusion-recovery-likelihood"]
+    header = ModelCardData(library_name="springwell", license="mit", tags=tags)
+    text = "\n".join(lines)
+    return str(ModelCard(f"---\n{header.to_yaml()}\n---\n\n{text}\n"))
+
+
+def _introduction(model: Model, name: str | None) -> list[str]:
+    """What the model is, how it is loaded and how it was trained."""
     config = config_of(model)
     parameters = sum(tensor.numel() for name, tensor in model.tensors().items() if name.startswith("energy."))
     sampler = config.sampler
     chains = f"K = {sampler.num_steps} steps of {sampler.kernel}" if sampler.num_steps else "no chains (K = 0)"
-    lines = [
+    return [
         f"# {name or f'A springwell model of {config.data}'}",
         "",
         f"An energy-based model of `{config.data}` (shape {list(model.event_shape)}) by diffusion recovery likelihood: "
@@ -81,28 +96,23 @@ def card(
         training_command(config),
         "```",
     ]
-    if evaluation:
-        lines += ["", f"Measured by `springwell evaluate`, {evaluation['num_samples']} samples:", "", "| | |", "|---|---|"]
-        for key, value in evaluation.items():
-            if key not in _LEFT_OUT and isinstance(value, (int, float)):
-                number = f"{value:.4g}" if isinstance(value, float) else str(value)
-                lines.append(f"| {key} | {number} {_UNITS[key]} |" if key in _UNITS else f"| {key} | {number} |")
-        if quality := evaluation.get("quality"):
-            found = [line for line in metric_lines(quality) if "not computed" not in line]
-            lines += ["", f"By Inception, against {quality['reference']}, seed {quality['seed']}:", "", "```", *found, "```"]
-    if evaluation and "calibration" in evaluation:
+
+
+def _measured(evaluation: dict[str, Any]) -> list[str]:
+    """What ``springwell evaluate`` measured."""
+    if not evaluation:
+        return []
+    lines = ["", f"Measured by `springwell evaluate`, {evaluation['num_samples']} samples:", "", "| | |", "|---|---|"]
+    for key, value in evaluation.items():
+        if key not in _LEFT_OUT and isinstance(value, (int, float)):
+            number = f"{value:.4g}" if isinstance(value, float) else str(value)
+            lines.append(f"| {key} | {number} {_UNITS[key]} |" if key in _UNITS else f"| {key} | {number} |")
+    if quality := evaluation.get("quality"):
+        found = [line for line in metric_lines(quality) if "not computed" not in line]
+        lines += ["", f"By Inception, against {quality['reference']}, seed {quality['seed']}:", "", "```", *found, "```"]
+    if "calibration" in evaluation:
         lines += ["", "Of the scores and of chains without springs:", "", "```", *calibration_lines(evaluation), "```"]
-    if likelihood:
-        lines += ["", "By `springwell likelihood`:", "", "```", *likelihood_lines(likelihood), "```"]
-    if notes:
-        lines += ["", notes.strip()]
-    if data := DATA_NOTES.get(config.data):
-        lines += ["", f"Trained on {data}."]
-    header = ModelCardData(
-        library_name="springwell", license="mit", tags=["energy-based-model", "diffusion-recovery-likelihood"]
-    )
-    text = "\n".join(lines)
-    return str(ModelCard(f"---\n{header.to_yaml()}\n---\n\n{text}\n"))
+    return lines
 
 
 def write_card(model: Model, folder: Path) -> None:

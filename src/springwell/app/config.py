@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from springwell.data.options import ImageOptions
+from springwell.data.options import ImageOptions, LabelOptions
 from springwell.data.spec import parse
 from springwell.errors import UserError, did_you_mean as did_you_mean
 from springwell.training.options import TrainingOptions
@@ -323,6 +323,8 @@ class NormalisedConfig:
     """Weight of recovery likelihood, whose chains lower f where no data are."""
     balance: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Weigh each level by (its mean error)^-balance. 0: not at all."""
+    control_limit: Annotated[float, Meta(ge=0, le=10)] = 0.0
+    """Limit of the control variate that takes noise out of the target along the noise. 0: the plain target."""
     focus_share: Share = 0.0
     """Share of the batch whose noise is log-normal around the focus; the rest is spread evenly over the levels."""
     focus_sigma: Annotated[float, Meta(gt=0, le=1e3)] = 0.3
@@ -342,6 +344,7 @@ SECTIONS: dict[str, dict[str, type]] = {
     **{section: {str(fields(cls)[0].default): cls for cls in classes} for section, classes in _KINDS.items()},
     "training": {"": TrainingOptions},
     "images": {"": ImageOptions},
+    "labels": {"": LabelOptions},
 }
 # The field that names a section's kind.
 KIND_FIELDS = {"objective": "objective", "schedule": "schedule", "network": "network", "sampler": "kernel"}
@@ -359,7 +362,13 @@ class _Task:
 
 @dataclass(frozen=True)
 class Config(_Task):
-    """Everything that defines a run."""
+    """Everything that defines a run.
+
+    Example:
+        >>> config = sw.preset("digits")
+        >>> config.schedule.num_levels, config.sampler.kernel, config.training.batch
+        (12, 'mala', 32)
+    """
 
     objective: RecoveryConfig | DSMConfig | MarginalObjectiveConfig | NormalisedConfig = field(default_factory=RecoveryConfig)
     schedule: T6Config | LinearConfig | LogSNRConfig | SigmasConfig | MarginalConfig = field(default_factory=SigmasConfig)
@@ -367,6 +376,7 @@ class Config(_Task):
     sampler: GuessConfig | LangevinConfig | MALAConfig | HMCConfig = field(default_factory=MALAConfig)
     training: TrainingOptions = field(default_factory=TrainingOptions)
     images: ImageOptions = field(default_factory=ImageOptions)
+    labels: LabelOptions = field(default_factory=LabelOptions)
 
     def validate(self) -> None:
         """Raises UserError for the first value that cannot work."""
@@ -376,6 +386,7 @@ class Config(_Task):
             _convert(dataclasses.asdict(section), type(section))
         _check_training(self)
         _check_normalised(self)
+        _check_labels(self)
         _check_springs(self)
 
     @property
@@ -433,6 +444,24 @@ def _check_normalised(config: Config) -> None:
         raise UserError(f"{what}; use {use} with objective='normalised', and only with it")
     if objective == "normalised" and config.schedule.schedule not in ("log-snr", "sigmas"):
         raise UserError(f"schedule={config.schedule.schedule!r}: has no initial noise, which a density needs; use log-snr")
+
+
+def _check_labels(config: Config) -> None:
+    """Only energies that know their noise know classes."""
+    labels, objective = config.labels, config.objective
+    if not labels.classes:
+        if labels != LabelOptions():
+            raise UserError(
+                f"the config says how labels are read ({labels}), but classes are not learned; use classes=('all',)"
+            )
+        return
+    if not isinstance(objective, NormalisedConfig):
+        use = "use objective='normalised', as the presets mnist-density and mnist-cond do"
+        raise UserError(f"classes={' '.join(labels.classes)!r}: do not go with objective={objective.objective!r}; {use}")
+    if objective.recovery_weight:
+        raise UserError(f"recovery_weight={objective.recovery_weight}: does not know classes; leave it out")
+    if len(set(labels.classes)) < len(labels.classes) or labels.classes == ("",):
+        raise UserError(f"classes={labels.classes}: names must differ")
 
 
 def _check_springs(config: Config) -> None:
@@ -508,9 +537,10 @@ def with_absolute_paths(config: Config) -> Config:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """The config as JSON has it; of vectors without the section on images."""
+    """The config as JSON has it; of vectors without the section on images, and without classes without that on labels."""
     values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
-    return {name: value for name, value in values.items() if name != "images" or not config.of_vectors}
+    left_out = ["images"] * config.of_vectors + ["labels"] * (not config.labels.classes)
+    return {name: value for name, value in values.items() if name not in left_out}
 
 
 def flat(config: Config) -> dict[str, Any]:

@@ -14,34 +14,20 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from springwell.app.build import build_energy, build_schedule
 from springwell.app.config import Config
-from springwell.devices import kept_tensors
+from springwell.devices import Operations, kept_tensors
 from springwell.energy import at_level
+from springwell.energy.base import gradient_operations
 from springwell.samplers import gradient
 
 # What Python, torch and the other libraries take on a CPU.
 BASE_MEMORY = 320 * 2**20
 _KNOWN_SHAPES = {"digits": (1, 8), "mnist": (1, 28), "fashion-mnist": (1, 28), "cifar10": (3, 32), "celeba": (3, 64)}
-
-
-class _Operations(TorchDispatchMode):
-    """Counts operations. torch's FlopCounterMode does it by module, which energies that are differentiated inside refuse."""
-
-    total = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func.overloadpacket in flop_registry:
-            self.total += flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=out)
-        return out
 
 
 @dataclass(frozen=True)
@@ -70,32 +56,42 @@ def event_shape(config: Config) -> tuple[int, ...]:
         channels, size = _KNOWN_SHAPES[name]
         size = config.images.image_size or size
         return (channels, size, size)
-    from springwell.data import open_data
     from springwell.data.images import image_shape
+    from springwell.data.source import open_data
 
     return image_shape(config.data, config.images) or open_data(config.data, config.images).event_shape
 
 
 def estimate(config: Config) -> Cost:
     """Counts one iteration of ``config``."""
-    schedule = build_schedule(config)
     shape = event_shape(config)
-    with torch.device("meta"):
-        energy = build_energy(config, schedule, shape).to("meta")
+    energy = _outline(config, shape)
     parameters = sum(p.numel() for p in energy.parameters())
     y, t = torch.empty(1, *shape, device="meta"), torch.zeros(1, dtype=torch.long, device="meta")
-    with _Operations() as chain:
-        gradient(at_level(energy, t), y)
-    with _Operations() as loss:
+    chain = gradient_operations(energy, shape, "meta")
+    with Operations() as loss:
         _loss(energy, y, t)
     evaluations = config.gradient_evaluations() - 1
-    if config.objective.objective in ("dsm", "normalised"):
-        # Differentiating a gradient costs twice what the gradient did, and keeps as much as positives and negatives do.
-        per_sample = 3 * chain.total
-    else:
-        per_sample = loss.total + evaluations * chain.total
+    # Differentiating a gradient costs twice what the gradient did, and keeps as much as positives and negatives do.
+    twice = config.objective.objective in ("dsm", "normalised")
+    per_sample = 3 * chain if twice else loss.total + evaluations * chain
     memory = BASE_MEMORY + 5 * 4 * parameters + _batch_memory(config, energy, y, t)
-    return Cost(shape, parameters, chain.total, per_sample * config.training.batch, memory)
+    return Cost(shape, parameters, chain, per_sample * config.training.batch, memory)
+
+
+def step_operations(config: Config) -> int:
+    """Operations of one gradient with respect to y, whole batch: a step of a chain, or the guess."""
+    shape = event_shape(config)
+    operations = gradient_operations(_outline(config, shape), shape, "meta")
+    return operations * config.training.batch // config.training.accumulate
+
+
+def _outline(config: Config, shape: tuple[int, ...]) -> nn.Module:
+    """The energy of a config without memory for its weights."""
+    # A schedule checks its own values, which the meta device does not have.
+    schedule = build_schedule(config)
+    with torch.device("meta"):
+        return build_energy(config, schedule, shape).to("meta")
 
 
 def _loss(energy: nn.Module, y: Tensor, t: Tensor) -> list[int]:

@@ -10,7 +10,8 @@ a folder    000000.png, 000001.png, ...; an interrupted command goes on where it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from springwell.data import pictures
 from springwell.devices import gathered, rank_and_world, shared_rows
 from springwell.errors import InterruptionError, UserError
 from springwell.generate import Sample
+from springwell.integrate import Integrator
 from springwell.level import LevelSampler
 from springwell.model import Model
 from springwell.progress import Reporter
@@ -51,6 +53,7 @@ class Drawing:
         batch: Chains that run side by side; None for as many as fit.
         steps: MCMC steps per level, if not the run's own.
         noise_scale: Factor on the Langevin noise, if not the run's own.
+        evaluations: Gradients per sample of an integrator, in place of draws level by level.
     """
 
     model: Model
@@ -61,10 +64,13 @@ class Drawing:
     batch: int | None = None
     steps: int | None = None
     noise_scale: float | None = None
+    evaluations: int | None = None
 
     @property
-    def sampler(self) -> LevelSampler:
-        """How every level is drawn."""
+    def sampler(self) -> LevelSampler | Integrator:
+        """How levels are drawn."""
+        if self.evaluations is not None:
+            return Integrator(self.evaluations)
         return self.model.level_sampler(self.steps, self.noise_scale)
 
     def batches(self, num: int, start: int = 0, levels: dict[int, Tensor] | None = None) -> Iterator[tuple[int, Tensor]]:
@@ -132,6 +138,39 @@ def write_samples(drawing: Drawing, out: Path) -> dict[str, Any]:
     else:
         save_samples(x, out)
     return {"num": num, "shape": list(x.shape)}
+
+
+def write_classes(drawings: Sequence[Drawing], out: Path) -> dict[str, Any]:
+    """Draws as many samples of every class: rows of a picture, folders in a folder, or numbers in the order of classes."""
+    model = drawings[0].model
+    images, labels = len(model.event_shape) == 3, [drawing.model.label for drawing in drawings]
+    if out.suffix == ".gif":
+        raise UserError(f"--out {out}: an animation shows one class; use .png")
+    if out.suffix == "":
+        # Names of classes are whatever the data called them.
+        safe = [re.sub(r"[^\w-]+", "_", label) for label in labels]
+        folders = [write_samples(drawing, out / label) for drawing, label in zip(drawings, safe, strict=True)]
+        return {"num": sum(folder["num"] for folder in folders), "classes": labels}
+    num = drawings[0].num or (10 if images and out.suffix == ".png" else 1024)
+    parts = [torch.cat([x for _, x in drawing.batches(num)]) for drawing in drawings]
+    if rank_and_world()[0] == 0:
+        x = np.concatenate([pictures.to_bytes(part) if images else part.numpy() for part in parts])
+        if out.suffix == ".png" and images:
+            pictures.save_png(pictures.grid(x, num), out)
+        elif out.suffix == ".png":
+            save_figure(_classes_figure(parts, labels), out)
+        elif out.suffix == ".npz":
+            save_arrays(out, {"samples": x, "labels": np.repeat(np.array(labels), num)})
+        else:
+            save_samples(x, out)
+    return {"num": num * len(drawings), "classes": labels}
+
+
+def _classes_figure(parts: Sequence[Tensor], labels: Sequence[str]) -> Any:
+    figure, axes = new_figure(1, len(parts))
+    for ax, x, label in zip(axes[0], parts, labels, strict=True):
+        draw_points(ax, first_two(x), largest(*parts), label)
+    return figure
 
 
 def save_samples(x: np.ndarray, out: Path) -> None:

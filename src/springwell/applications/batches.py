@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,19 +32,46 @@ def check_values(name: str, x: Tensor, shape: tuple[int, ...], why: str = "") ->
         raise UserError(f"{name}: has values that are not finite; mend or hide them")
 
 
-def numbered(numbers: Sequence[int] | None, num: int, device: torch.device) -> Tensor:
-    """The numbers ``[num]`` of observations: 0, 1, ... if not given."""
-    numbers = range(num) if numbers is None else numbers
-    if len(numbers) != num or any(not 0 <= number < _STREAMS for number in numbers):
-        raise UserError(f"numbers: {len(numbers)} for {num} observations; give one each, from 0 to 2^44")
-    return torch.tensor(numbers, device=device)
-
-
 def checked_batch(model: Model, batch: int | None) -> int:
     """How many chains run side by side: ``batch``, or as many as fit."""
     if batch is not None and batch < 1:
         raise UserError(f"batch={batch}: must be at least 1")
     return model.automatic_batch() if batch is None else batch
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How many samples there are of every observation, from which noise, and how they are computed.
+
+    Attributes:
+        num: Samples of each observation.
+        seed: Sample j of an observation depends on (seed, the observation's number, j) alone.
+        sweeps: Sweeps of every level after its first chain.
+        num_steps: MCMC steps per level, if not the model's own.
+        batch: The number of parallel chains; None for as many as fit.
+        numbers: The numbers of the observations, if not 0, 1, ...
+        watch: Receives, after every level, the number of samples for which it is done.
+    """
+
+    num: int = 8
+    seed: int = 0
+    sweeps: int = 0
+    num_steps: int | None = None
+    batch: int | None = None
+    numbers: Sequence[int] | None = None
+    watch: Callable[[int], None] | None = None
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        if self.num < 1 or self.sweeps < 0:
+            raise UserError(f"num={self.num}, sweeps={self.sweeps}: needs num >= 1 and sweeps >= 0")
+
+    def numbered(self, num: int, device: torch.device) -> Tensor:
+        """The numbers ``[num]`` of so many observations."""
+        numbers = range(num) if self.numbers is None else self.numbers
+        if len(numbers) != num or any(not 0 <= number < _STREAMS for number in numbers):
+            raise UserError(f"numbers: {len(numbers)} for {num} observations; give one each, from 0 to 2^44")
+        return torch.tensor(numbers, device=device)
 
 
 def repeated(x: Tensor, num: int) -> Tensor:
@@ -85,32 +113,24 @@ def in_batches(
     model: Model,
     run: Callable[[Tensor, Tensor], Iterator[Sample]],
     num_observations: int,
-    num: int,
-    num_steps: int,
-    batch: int | None = None,
-    watch: Callable[[int], None] | None = None,
+    draws: Draws,
     end: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Samples ``[B, num, ...]`` in the data's units, finished as the model finishes its samples.
-
-    Its eight arguments are what the applications share of theirs.
 
     Args:
         model: The model.
         run: (i ``[N]``, j ``[N]``) -> the levels of sample j for observation i.
         num_observations: B.
-        num: Samples for each.
-        num_steps: MCMC steps of a level, with its sweeps.
-        batch: Chains that run side by side; None for as many as fit.
-        watch: Receives, after every level, the number of samples for which it is done.
+        draws: How many samples of each, and how.
         end: What to return of x_0 in the model's coordinates, if not the finished samples.
     """
-    if num < 1 or num_observations < 1:
-        raise UserError(f"{num} samples for each of {num_observations}: both must be at least 1")
-    total, parts = num_observations * num, []
-    batch = checked_batch(model, batch)
-    for part in torch.arange(total, device=model.device).split(batch):
+    if num_observations < 1:
+        raise UserError("there are no observations; give at least one")
+    num, batch, parts = draws.num, checked_batch(model, draws.batch), []
+    num_steps = model.level_sampler(draws.num_steps).num_steps * (draws.sweeps + 1)
+    for part in torch.arange(num_observations * num, device=model.device).split(batch):
         # The last sample is computed again and again to fill up a small batch, whose rounding would be another.
-        rows = torch.cat([part, part[-1:].expand(model.num_rows(len(part), batch) - len(part))])
-        parts.append(finish(model, run(rows // num, rows % num), len(part), num_steps, watch, end)[: len(part)])
+        rows = torch.cat([part, part[-1:].expand(model.num_rows(len(part)) - len(part))])
+        parts.append(finish(model, run(rows // num, rows % num), len(part), num_steps, draws.watch, end)[: len(part)])
     return torch.cat(parts).unflatten(0, (num_observations, num))

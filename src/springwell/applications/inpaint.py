@@ -19,12 +19,12 @@ asked for. What is left of the initial noise in the hidden pixels is removed whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from springwell.applications.batches import check_seed, check_values, in_batches, numbered, repeated
+from springwell.applications.batches import Draws, check_values, in_batches, repeated
 from springwell.conditional import Conditional
 from springwell.energy.base import EnergyFunction, at_level
 from springwell.errors import UserError
@@ -33,6 +33,7 @@ from springwell.level import LevelSampler
 from springwell.model import Model
 from springwell.noise import Noise, Stream
 from springwell.schedule import NoiseSchedule
+from springwell.shapes import expand
 
 
 class Hidden:
@@ -41,11 +42,11 @@ class Hidden:
     Args:
         energy: f(y, t).
         held: y ``[N, ...]``, of which the hidden values do not matter.
-        hidden: bool, of the shape of one sample.
+        where: int64 ``[M]``: the places of the hidden values in a flattened sample.
     """
 
-    def __init__(self, energy: EnergyFunction, held: Tensor, hidden: Tensor):
-        self.energy, self.held, self.where = energy, held, hidden.flatten().nonzero()[:, 0]
+    def __init__(self, energy: EnergyFunction, held: Tensor, where: Tensor):
+        self.energy, self.held, self.where = energy, held, where
 
     def whole(self, m: Tensor) -> Tensor:
         """The whole sample; m may hold several candidates for each."""
@@ -80,12 +81,14 @@ def inpaint_levels(
         noise: For N samples.
         sweeps: Sweeps of every level after its first chain; 0 is the paper's procedure.
     """
-    event, where = x.shape[1:], hidden.flatten().nonzero()[:, 0]
+    # Looked up once, so that no level has to wait for the device.
+    event, where = x.shape[1:], hidden.cpu().flatten().nonzero()[:, 0].to(x.device)
+    hidden = hidden.to(x.device)
     # Hidden values start from nothing, so that whatever they were cannot leak into the path.
-    path = [torch.where(hidden, 0.0, x)]
-    for a, sigma in zip(schedule.a.tolist(), schedule.sigma.tolist(), strict=True):
-        path.append(a * path[-1] + sigma * noise.normal(*event))
-    path = path[1:]
+    steps = [torch.where(hidden, 0.0, x)]
+    for a, sigma in zip(schedule.a, schedule.sigma, strict=True):
+        steps.append(a * steps[-1] + sigma * noise.normal(*event))
+    path = torch.stack(steps[1:])
 
     def guess(t: Tensor, x_next: Tensor) -> Tensor:
         """The hidden values of a guess at x_{t+1}, whose seen values are those of level t + 1."""
@@ -94,8 +97,7 @@ def inpaint_levels(
 
     def guessed(t: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
         """K = 0: every sweep guesses anew, from hidden values of level t + 1 and the seen ones there."""
-        level = int(t[0])
-        above, sigma = Hidden(energy, path[level + 1], hidden), schedule.sigma[level + 1].to(x.dtype)
+        above, sigma = Hidden(energy, path.index_select(0, t[:1] + 1)[0], where), schedule.sigma[t + 1].to(x.dtype)[:, None]
         m = guess(t, x_next)
         for _ in range(sweeps):
             m = guess(t, above.whole(m + sigma * noise.normal(len(where))))
@@ -113,76 +115,49 @@ def inpaint_levels(
         return m, acceptance / (sweeps + 1)
 
     def draw(t: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
-        level = int(t[0])
-        rest = Hidden(energy, schedule.scale[level].to(x.dtype) * path[level], hidden)
+        rest = Hidden(energy, expand(schedule.scale[t], x) * path.index_select(0, t[:1])[0], where)
         m, acceptance = chained(rest, t, x_next) if sampler.num_steps else guessed(t, x_next)
         return rest.whole(m), acceptance
 
     return descend(schedule, torch.where(hidden, noise.normal(*event), path[-1]), draw)
 
 
-def inpaint(
-    model: Model,
-    x: Tensor,
-    hidden: Tensor,
-    num: int = 1,
-    seed: int = 0,
-    sweeps: int = 0,
-    num_steps: int | None = None,
-    batch: int | None = None,
-    numbers: Sequence[int] | None = None,
-    watch: Callable[[int], None] | None = None,
-) -> Tensor:
-    """Fills in what is hidden, ``num`` times for every sample: ``[B, num, ...]``, in which what is seen is that of x.
-
-    Of its ten arguments three say what is asked; the others have defaults and say how much is computed, and from which noise.
+def inpaint(model: Model, x: Tensor, hidden: Tensor, draws: Draws | None = None) -> Tensor:
+    """Fills in what is hidden, several times for every sample: ``[B, num, ...]``, in which what is seen is that of x.
 
     Args:
         model: The model.
         x: Data ``[B, ...]`` in the data's units.
         hidden: bool, of the shape of one sample.
-        num: How many samples of the hidden values for each.
-        seed: Sample j for x_i depends on (seed, number of x_i, j) alone.
-        sweeps: Sweeps of every level; 0 is the paper's procedure.
-        num_steps: MCMC steps per level, if not the run's own.
-        batch: The number of parallel chains; None for as many as fit.
-        numbers: The numbers of the x_i, if not 0, 1, ...
-        watch: Receives, after every level, the number of samples for which it is done.
+        draws: How many samples of the hidden values, and how. Without sweeps it is the paper's procedure.
+
+    Example:
+        >>> from springwell.applications import Draws, inpaint
+        >>> model = sw.load("checkerboard")
+        >>> x = torch.tensor([[0.5, 0.0]])
+        >>> inpaint(model, x, hidden=torch.tensor([False, True]), draws=Draws(num=4)).shape  # x[0] is given
+        torch.Size([1, 4, 2])
     """
-    return inpaint_noisy(model, x, hidden, num, seed, sweeps, num_steps, batch, numbers, watch)[1]
+    return inpaint_noisy(model, x, hidden, draws or Draws())[1]
 
 
 @torch.inference_mode(False)
-def inpaint_noisy(
-    model: Model,
-    x: Tensor,
-    hidden: Tensor,
-    num: int = 1,
-    seed: int = 0,
-    sweeps: int = 0,
-    num_steps: int | None = None,
-    batch: int | None = None,
-    numbers: Sequence[int] | None = None,
-    watch: Callable[[int], None] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """x_0 in the model's coordinates, with its initial noise, and what :func:`inpaint` makes of it; the same ten arguments."""
+def inpaint_noisy(model: Model, x: Tensor, hidden: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    """x_0 in the model's coordinates, with its initial noise, and what :func:`inpaint` makes of it."""
     check_hidden(hidden, model.event_shape)
     check_values("x", torch.where(hidden.to(x.device), 0, x) if x.shape[1:] == hidden.shape else x, model.event_shape)
-    check_seed(seed)
-    if sweeps < 0:
-        raise UserError(f"sweeps={sweeps}: must be at least 0")
-    sampler, hidden = model.level_sampler(num_steps), hidden.to(model.device)
+    sampler, hidden = model.level_sampler(draws.num_steps), hidden.to(model.device)
     u = (x.to(model.shift) - model.shift) / model.scale
-    number = numbered(numbers, len(x), model.device)
+    number = draws.numbered(len(x), model.device)
 
     def run(i: Tensor, j: Tensor) -> Iterator[Sample]:
-        noise = model.noise(seed, j, Stream.INPAINTING + number[i])
-        return inpaint_levels(model.energy_function, model.schedule, sampler, u[i], hidden, noise, sweeps)
+        noise = model.noise(draws.seed, j, Stream.INPAINTING + number[i])
+        return inpaint_levels(model.energy_function, model.schedule, sampler, u[i], hidden, noise, draws.sweeps)
 
     def both(x_0: Tensor) -> Tensor:
         return torch.stack([x_0, model.finished(x_0)], 1)
 
-    x_0, drawn = in_batches(model, run, len(x), num, sampler.num_steps * (sweeps + 1), batch, watch, both).unbind(2)
+    x_0, drawn = in_batches(model, run, len(x), draws, both).unbind(2)
     return x_0, torch.where(hidden, drawn, x.to(drawn)[:, None])
 
 

@@ -124,6 +124,11 @@ def interpolate(
         num_steps: MCMC steps per level, if not the run's own.
         batch: The number of parallel chains; None for as many as fit.
         watch: Receives, after every level, the number of samples for which it is done.
+
+    Example:
+        >>> from springwell.applications import interpolate
+        >>> interpolate(sw.load("checkerboard"), seeds=[3, 11], num=5).shape
+        torch.Size([5, 2])
     """
     check_seeds(seeds)
     if tests not in ("blended", "own"):
@@ -137,7 +142,7 @@ def interpolate(
     for part in weights.split(batch - corners if tests == "blended" else batch):
         before = torch.eye(corners, dtype=weights.dtype, device=model.device) if tests == "blended" else weights[:0]
         rows = torch.cat([before, part])
-        rows = torch.cat([rows, rows[-1:].expand(model.num_rows(len(rows), batch) - len(rows), -1)])
+        rows = torch.cat([rows, rows[-1:].expand(model.num_rows(len(rows)) - len(rows), -1)])
         draws = sampler
         if tests == "blended":
             share = rows.square()

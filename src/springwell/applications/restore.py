@@ -24,7 +24,7 @@ lambda being the largest curvature that the measurement adds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -32,7 +32,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from springwell.applications.batches import check_seed, check_values, in_batches, numbered, repeated
+from springwell.applications.batches import Draws, check_values, in_batches, repeated
 from springwell.applications.operators import checked
 from springwell.data.formats import first_line
 from springwell.energy.base import EnergyFunction, at_level
@@ -174,51 +174,35 @@ class Restoration(NamedTuple):
 
 
 @torch.inference_mode(False)
-def restore(
-    model: Model,
-    observation: Tensor,
-    operator: Operator,
-    noise: float,
-    num: int = 8,
-    seed: int = 0,
-    sweeps: int = 0,
-    num_steps: int | None = None,
-    batch: int | None = None,
-    numbers: Sequence[int] | None = None,
-    watch: Callable[[int], None] | None = None,
-) -> Restoration:
+def restore(model: Model, observation: Tensor, operator: Operator, noise: float, draws: Draws | None = None) -> Restoration:
     """Samples of x given observations of it.
-
-    Of its eleven arguments four say what is asked; the others have defaults and say how much is computed, and from which noise.
 
     Args:
         model: The model.
         observation: y_obs ``[B, ...]``.
         operator: A: differentiable, from ``[N, *event_shape]`` in the data's units, each sample by itself.
         noise: sigma_n, in the units of A(x).
-        num: How many samples for each observation.
-        seed: Sample j for an observation depends on (seed, its number, j) alone.
-        sweeps: Sweeps of every level after its first chain.
-        num_steps: MCMC steps per level, if not the run's own.
-        batch: The number of parallel chains; None for as many as fit.
-        numbers: The numbers of the observations, if not 0, 1, ...
-        watch: Receives, after every level, the number of samples for which it is done.
+        draws: How many samples, and how.
+
+    Example:
+        >>> from springwell.applications import Draws, restore
+        >>> y = torch.tensor([[0.4, 0.4]])
+        >>> found = restore(sw.load("checkerboard"), y, operator=lambda x: x, noise=0.2, draws=Draws(num=4))
+        >>> found.samples.shape, found.mean.shape
+        (torch.Size([1, 4, 2]), torch.Size([1, 2]))
     """
-    operator = checked(operator)
+    operator, draws = checked(operator), draws or Draws()
     measurement = Measurement(lambda u: operator(model.shift + model.scale * u), noise, model.event_shape, model.device)
     why = f": this operator makes {list(measurement.shape)} of {list(model.event_shape)}"
     check_values("observation", observation, measurement.shape, why)
-    check_seed(seed)
-    if sweeps < 0:
-        raise UserError(f"sweeps={sweeps}: must be at least 0")
     observation = observation.to(model.shift)
-    plain = model.level_sampler(num_steps)
-    number = numbered(numbers, len(observation), model.device)
+    plain = model.level_sampler(draws.num_steps)
+    number = draws.numbered(len(observation), model.device)
 
     def run(i: Tensor, j: Tensor) -> Iterator[Sample]:
         posterior = Posterior(model.energy_function, model.schedule, measurement, observation[i])
-        sampler, drawn = posterior.sampler(plain, model.schedule), model.noise(seed, j, Stream.RESTORATION + number[i])
-        return progressive(posterior, model.schedule, sampler, model.event_shape, drawn, sweeps)
+        sampler, drawn = posterior.sampler(plain, model.schedule), model.noise(draws.seed, j, Stream.RESTORATION + number[i])
+        return progressive(posterior, model.schedule, sampler, model.event_shape, drawn, draws.sweeps)
 
-    samples = in_batches(model, run, len(observation), num, plain.num_steps * (sweeps + 1), batch, watch)
-    return Restoration(samples, samples.mean(1), samples.std(1) if num > 1 else torch.full_like(samples[:, 0], torch.nan))
+    samples = in_batches(model, run, len(observation), draws)
+    return Restoration(samples, samples.mean(1), samples.std(1) if draws.num > 1 else torch.full_like(samples[:, 0], torch.nan))

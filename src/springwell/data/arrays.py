@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from springwell.data.classes import RowLabels, checked, numbered
 from springwell.data.formats import Arrays
 from springwell.data.images import image_source
+from springwell.data.labels import Labels, labels_of_rows, no_labels
 from springwell.data.options import ImageOptions
 from springwell.data.source import DataSource, Rows
 from springwell.errors import UserError, kind_of
+from springwell.noise import Noise
 
 FEWEST = 20
 # Every how manyth row is held out.
@@ -22,22 +26,41 @@ HELD_OUT = 10
 
 
 def array_source(
-    data: Tensor | np.ndarray | Dataset[Any], images: ImageOptions | None = None, name: str = "data"
+    data: Tensor | np.ndarray | Dataset[Any] | tuple[Any, Any], images: ImageOptions | None = None, name: str = "data"
 ) -> DataSource:
     """Batches of the rows of ``data``; every tenth row is held out.
 
     Args:
-        data: Vectors ``[N, D]``, which are standardised, or images ``[N, C, H, W]``: bytes, or floats in [-1, 1].
+        data: Vectors ``[N, D]``, which are standardised, or images ``[N, C, H, W]``: bytes, or floats in [-1, 1]. A pair
+            (data, labels ``[N]``), or a Dataset of such pairs, has labels too.
         images: How images are read; flips and dequantisation.
         name: What errors call the data.
     """
-    array = _array(data, name)
+    array, labels = _with_labels(data, name)
     if array.ndim not in (2, 4) or 0 in array.shape[1:] or array.dtype.kind not in "fiu":
         shape = f"{array.dtype} {list(array.shape)}"
         raise UserError(f"{name}: found {shape}; needs numbers of shape [N, D], or images [N, C, H, W]")
     if len(array) < FEWEST:
         raise UserError(f"{name}: has {len(array)} rows; needs at least {FEWEST}")
-    return _images(array, images or ImageOptions(), name) if array.ndim == 4 else vector_source(array, name)
+    if array.ndim == 4:
+        return _images(array, images or ImageOptions(), name, labels)
+    return vector_source(array, name, labels)
+
+
+def _with_labels(data: Any, name: str) -> tuple[np.ndarray, list[str]]:
+    """The rows, and the names of their classes, if they have any."""
+    labels: Any = ()
+    if isinstance(data, tuple) and len(data) == 2:
+        data, labels = data
+    elif isinstance(data, Dataset) and hasattr(data, "__len__") and len(data):
+        first = data[0]
+        if isinstance(first, (tuple, list)) and len(first) > 1 and np.ndim(first[1]) == 0:
+            labels = [data[i][1] for i in range(len(data))]
+    array = _array(data, name)
+    values = [str(value) for value in np.asarray(labels).tolist()]
+    if values and len(values) != len(array):
+        raise UserError(f"{name}: has {len(array)} rows and {len(values)} labels; give one label per row")
+    return array, values
 
 
 def _array(data: Any, name: str) -> np.ndarray:
@@ -57,7 +80,7 @@ def _array(data: Any, name: str) -> np.ndarray:
     raise UserError(f"{name}: is {kind_of(data)}; give a tensor, a numpy array or a torch Dataset [N, ...]")
 
 
-def _images(array: np.ndarray, images: ImageOptions, name: str) -> DataSource:
+def _images(array: np.ndarray, images: ImageOptions, name: str, labels: Sequence[str]) -> DataSource:
     if array.shape[1] not in (1, 3):
         raise UserError(f"{name}: has {array.shape[1]} channels; needs images [N, C, H, W] with C = 1 or 3")
     if array.dtype != np.uint8:
@@ -65,11 +88,11 @@ def _images(array: np.ndarray, images: ImageOptions, name: str) -> DataSource:
             raise UserError(f"{name}: holds {array.dtype} images; needs bytes, or finite floats in [-1, 1]")
         array = np.round((array + 1) * 127.5).astype(np.uint8)
     held = np.arange(len(array)) % HELD_OUT == HELD_OUT - 1
-    return image_source(Arrays(array[~held], array[held]), images)
+    return image_source(Arrays(array[~held], array[held], labels=(lambda: _divided(labels)) if labels else None), images)
 
 
-def vector_source(array: np.ndarray, name: str) -> DataSource:
-    """Batches of the rows of ``[N, D]``, in standardised coordinates."""
+def vector_source(array: np.ndarray, name: str, labels: Sequence[str] = ()) -> DataSource:
+    """Batches of the rows of ``[N, D]``, in standardised coordinates; ``labels`` are the names of their classes, if any."""
     bad = ~np.isfinite(array).all(1)
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
@@ -86,12 +109,28 @@ def vector_source(array: np.ndarray, name: str) -> DataSource:
     rows = ((rows - shift) / scale).float()
     held = torch.arange(len(rows)) % HELD_OUT == HELD_OUT - 1
     train, test = rows[~held], rows[held]
+    draw = Rows(train)
+
+    def held_out(noise: Noise) -> Tensor:
+        return test[: len(noise)].to(noise.device)
+
+    def labelled() -> Labels:
+        return labels_of_rows(draw.drawn, held_out, checked(_divided(labels)))
+
     return DataSource(
         event_shape=(rows.shape[1],),
-        sample=Rows(train),
-        held_out=lambda noise: test[: len(noise)].to(noise.device),
+        sample=draw,
+        held_out=held_out,
         shift=shift.float(),
         scale=scale.float(),
         num_held_out=len(test),
         fingerprint=zlib.crc32(rows.numpy().tobytes()),
+        labels=labelled if len(labels) else no_labels,
     )
+
+
+def _divided(labels: Sequence[str]) -> RowLabels:
+    """Labels of the training and of the held-out rows."""
+    held = [i % HELD_OUT == HELD_OUT - 1 for i in range(len(labels))]
+    parts = ([name for name, out in zip(labels, held, strict=True) if out is wanted] for wanted in (False, True))
+    return numbered(*parts)

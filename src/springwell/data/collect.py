@@ -63,12 +63,20 @@ class Encoded:
         test: Held out.
         rule: What is done to every image.
         fingerprint: Of the names, sizes and times of the images, as far as they are known; it tells whether the set changed.
+        by_folder: Whether the folders of images are their classes.
     """
 
     train: Split
     test: Split
     rule: Rule
     fingerprint: str
+    by_folder: bool = False
+
+
+def class_of(name: str) -> str:
+    """The class of an image: the folder that it is in; empty for none, and for the folders of splits."""
+    folder = Path(name).parent.name
+    return "" if folder in ("train", *_TEST_NAMES) else folder
 
 
 def _listed(container: Container, items: Sequence[Item]) -> Split:
@@ -117,7 +125,7 @@ def archive(path: Path, size: int | None) -> Encoded:
 def _by_name(container: Container, references: dict[str, str], size: int | None, states: Iterable[tuple[str, Any]]) -> Encoded:
     """The images that sorted names refer to, and what tells whether they change."""
     train, test = (_listed(container, [(name, references[name]) for name in part]) for part in _divided(list(references)))
-    return Encoded(train, test, Rule(size), _fingerprint(f"{name} {state}" for name, state in states))
+    return Encoded(train, test, Rule(size), _fingerprint(f"{name} {state}" for name, state in states), by_folder=True)
 
 
 def _is_image(name: str) -> bool:

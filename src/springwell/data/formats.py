@@ -17,12 +17,14 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import numpy as np
 
+from springwell.data.classes import RowLabels
 from springwell.data.spec import UnusableDataError as UnusableDataError
 from springwell.store.files import open_regular, read_regular, shown
 
@@ -51,12 +53,19 @@ class Arrays:
         test: uint8 ``[M, C, H, W]``.
         num_values: How many grey values there are, evenly spaced over 0 ... 255 (and rounded).
         num_unreadable: Images that were left out because they could not be decoded.
+        labels: Reads the labels of the rows; None where there are none.
     """
 
     train: np.ndarray
     test: np.ndarray
     num_values: int = 256
     num_unreadable: int = 0
+    labels: Callable[[], RowLabels] | None = None
+
+
+DIGITS = tuple("0123456789")
+CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot")
+CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def every(rows: np.ndarray, period: int) -> Arrays:
@@ -69,16 +78,20 @@ def digits() -> Arrays:
     """scikit-learn's 1797 digits of 8 x 8 pixels. Their grey values 0 ... 16 become 0 ... 255; every 6th image is test."""
     from sklearn.datasets import load_digits
 
-    return replace(every(np.rint(load_digits().images * (255 / 16)).astype(np.uint8)[:, None], 6), num_values=17)
+    found = load_digits()
+    of_rows = every(found.target.astype(np.int64), 6)
+    arrays = every(np.rint(found.images * (255 / 16)).astype(np.uint8)[:, None], 6)
+    return replace(arrays, num_values=17, labels=lambda: RowLabels(DIGITS, of_rows.train, of_rows.test))
 
 
-def idx(root: Path, folders: Sequence[str], source: str) -> Arrays:
+def idx(root: Path, folders: Sequence[str], source: str, classes: tuple[str, ...] = DIGITS) -> Arrays:
     """MNIST or a set in its format.
 
     Args:
         root: The data root.
         folders: Where to look, relative to ``root``.
         source: How to get the files, for the message when there are none.
+        classes: Names of the labels.
     """
     for folder in folders:
         found = [
@@ -89,11 +102,30 @@ def idx(root: Path, folders: Sequence[str], source: str) -> Arrays:
             train, test = _read_idx(found[0]), _read_idx(found[1])
             if train.shape[1:] != test.shape[1:]:
                 raise UnusableDataError(f"{found[0]} has images of {_by(train)}, {found[1].name} of {_by(test)}")
-            return Arrays(train, test)
+            return Arrays(train, test, labels=partial(_idx_labels, root / folder, classes, (len(train), len(test))))
         if found[0] or found[1]:
             missing = "t10k-images-idx3-ubyte" if found[0] else "train-images-idx3-ubyte"
             raise UnusableDataError(f"{root / folder / missing}(.gz) is missing; {source}")
     raise missing_data(root, [f"{folder}/train-images-idx3-ubyte(.gz)".removeprefix("./") for folder in folders], source)
+
+
+def _idx_labels(folder: Path, classes: tuple[str, ...], numbers: tuple[int, int]) -> RowLabels:
+    """The labels beside the images of a folder."""
+    read = []
+    for name, num in zip(("train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"), numbers, strict=True):
+        path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+        if path is None:
+            raise UnusableDataError(f"{folder / name}(.gz) is missing, and with it the labels; get it again")
+        try:
+            with open_regular(path) as stored, gzip.open(stored) if path.suffix == ".gz" else stored as file:
+                head, data = file.read(8), _read_bytes(file, num)
+        except _BROKEN as error:
+            raise UnusableDataError(f"{path} cannot be read ({first_line(error)}); get it again") from None
+        claimed = int.from_bytes(head[4:], "big")
+        if head[:4] != b"\0\0\x08\x01" or claimed != num or len(data) != num or data.max(initial=0) >= len(classes):
+            raise UnusableDataError(f"{path} is not an idx file of {num} labels 0 ... {len(classes) - 1}; get it again")
+        read.append(data.astype(np.int64))
+    return RowLabels(classes, read[0], read[1])
 
 
 def missing_data(root: Path, looked: Sequence[str], source: str) -> UnusableDataError:
@@ -289,11 +321,21 @@ def cifar10(root: Path) -> Arrays:
         else:
             continue
         read = _binary_batch if binary else _python_batch
-        rows = {name: read(data, path / name) for name, data in batches}
+        found = {name: read(data, path / name) for name, data in batches}
+        rows = {name: images for name, (images, _) in found.items()}
+        labels = {name: of_rows for name, (_, of_rows) in found.items()}
         if absent := [name for name in names if name not in rows]:
             raise UnusableDataError(f"{path} lacks {absent[0]}; get it again, or set data_root")
-        return Arrays(np.concatenate([rows[name] for name in names[:5]]), rows[names[5]])
+        labelled = partial(_cifar_labels, path, [labels[name] for name in names])
+        return Arrays(np.concatenate([rows[name] for name in names[:5]]), rows[names[5]], labels=labelled)
     raise missing_data(root, looked, "get it from www.cs.toronto.edu/~kriz/cifar.html")
+
+
+def _cifar_labels(path: Path, parts: list[np.ndarray | None]) -> RowLabels:
+    known = [part.astype(np.int64) for part in parts if part is not None]
+    if len(known) < len(parts):
+        raise UnusableDataError(f"{path}: its labels cannot be read; get the binary version, or set data_root")
+    return RowLabels(CIFAR_CLASSES, np.concatenate(known[:-1]), known[-1])
 
 
 def _folder_batches(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -325,23 +367,37 @@ def _archive_batches(path: Path, names: Sequence[str]) -> Iterator[tuple[str, by
         raise UnusableDataError(f"{path} cannot be read ({first_line(error)}); get it again") from None
 
 
-def _binary_batch(data: bytes, path: Path) -> np.ndarray:
+def _binary_batch(data: bytes, path: Path) -> tuple[np.ndarray, np.ndarray]:
     if len(data) != CIFAR_ROWS * _CIFAR_RECORD:
         raise UnusableDataError(f"{path} has {len(data)} bytes, not {CIFAR_ROWS * _CIFAR_RECORD}; get it again")
     rows = np.frombuffer(data, np.uint8).reshape(CIFAR_ROWS, _CIFAR_RECORD)
     if rows[:, 0].max() > 9:
         raise UnusableDataError(f"{path} has labels above 9; it is not a batch of CIFAR-10")
-    return rows[:, 1:].reshape(-1, 3, 32, 32)
+    return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
 
 
-def _python_batch(data: bytes, path: Path) -> np.ndarray:
-    """The rows of a pickled batch. Nothing is unpickled: among the opcodes, the rows are the only text of their length."""
+def _python_batch(data: bytes, path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    """The rows and the labels of a pickled batch.
+
+    Nothing is unpickled: among the opcodes, the rows are the only text of their length, and the labels the only whole numbers
+    between the word ``labels`` and the next one. Labels that are stored otherwise are None.
+    """
     size = CIFAR_ROWS * 3072
     try:
-        texts = [v for _, v, _ in islice(pickletools.genops(data), _MAX_OPCODES) if isinstance(v, (str, bytes))]
+        codes = [(code.name, v) for code, v, _ in islice(pickletools.genops(data), _MAX_OPCODES)]
+        texts = [v for _, v in codes if isinstance(v, (str, bytes))]
         found = [v.encode("latin1") if isinstance(v, str) else v for v in texts if len(v) == size]
     except Exception as error:
         raise UnusableDataError(f"{path} cannot be read ({first_line(error)}); get it again") from None
     if len(found) != 1 or not {"u1", b"u1"}.intersection(texts):
         raise UnusableDataError(f"{path} does not hold one array uint8 [{CIFAR_ROWS}, 3072]; it is not a batch of CIFAR-10")
-    return np.frombuffer(found[0], np.uint8).reshape(-1, 3, 32, 32)
+    return np.frombuffer(found[0], np.uint8).reshape(-1, 3, 32, 32), _pickled_labels(codes)
+
+
+def _pickled_labels(codes: list[tuple[str, Any]]) -> np.ndarray | None:
+    """The labels of a batch among its opcodes."""
+    start = next((i for i, (_, v) in enumerate(codes) if v in ("labels", b"labels")), len(codes))
+    end = next((i for i, (_, v) in enumerate(codes) if i > start and isinstance(v, (str, bytes))), len(codes))
+    numbers = [v for name, v in codes[start:end] if name in ("INT", "BININT", "BININT1", "BININT2")]
+    whole = len(numbers) == CIFAR_ROWS and all(0 <= v < len(CIFAR_CLASSES) for v in numbers)
+    return np.array(numbers, np.uint8) if whole else None

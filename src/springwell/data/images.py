@@ -31,8 +31,10 @@ import torch
 from torch import Tensor
 
 from springwell.data import collect, formats
+from springwell.data.classes import checked, unlabelled
 from springwell.data.decode import resize_rows
 from springwell.data.formats import Arrays, UnusableDataError
+from springwell.data.labels import Labels, labels_of_rows, rows_at
 from springwell.data.options import ImageOptions
 from springwell.data.prepare import Request, is_prepared, open_prepared, prepare, with_shape
 from springwell.data.source import DataSource
@@ -44,8 +46,12 @@ from springwell.progress import SILENT, Reporter
 from springwell.store.parts import key_of
 
 # Where they may be below the data root, and how to get them.
-_MNIST = ("MNIST/raw", "mnist", "."), "get it from yann.lecun.com/exdb/mnist or by torchvision.datasets.MNIST"
-_FASHION = ("FashionMNIST/raw", "fashion-mnist", "fashion"), "get it from github.com/zalandoresearch/fashion-mnist"
+_MNIST = ("MNIST/raw", "mnist", "."), "get it from yann.lecun.com/exdb/mnist or by torchvision.datasets.MNIST", formats.DIGITS
+_FASHION = (
+    ("FashionMNIST/raw", "fashion-mnist", "fashion"),
+    "get it from github.com/zalandoresearch/fashion-mnist",
+    formats.CLOTHES,
+)
 
 
 def open_images(spec: str, images: ImageOptions | None = None, reporter: Reporter = SILENT) -> DataSource | None:
@@ -59,7 +65,9 @@ def open_images(spec: str, images: ImageOptions | None = None, reporter: Reporte
     images = images or ImageOptions()
     with _named(spec):
         arrays = open_arrays(parse(spec), images, reporter)
-    return None if arrays is None else image_source(arrays, images)
+    if arrays is None:
+        return None
+    return image_source(arrays, images)
 
 
 def open_arrays(spec: Spec, images: ImageOptions, reporter: Reporter) -> Arrays | None:
@@ -154,7 +162,7 @@ def _find(spec: Spec, images: ImageOptions, reporter: Reporter) -> Arrays | coll
     if spec.kind not in stored:
         return None
     arrays = stored[spec.kind]()
-    resized = Arrays(resize_rows(arrays.train, size), resize_rows(arrays.test, size))
+    resized = Arrays(resize_rows(arrays.train, size), resize_rows(arrays.test, size), labels=arrays.labels)
     return arrays if resized.train.shape == arrays.train.shape else resized
 
 
@@ -188,9 +196,16 @@ def image_source(arrays: Arrays, images: ImageOptions) -> DataSource:
         rows = test(torch.arange(min(len(noise), len(arrays.test)), device=noise.device))
         return scaled(_dequantised(rows, cell, noise) if images.dequantise else rows)
 
+    batches = _Batches(arrays.train, images.flip, cell if images.dequantise else None)
+
+    def labels() -> Labels:
+        if arrays.labels is None:
+            raise unlabelled()
+        return labels_of_rows(batches.drawn, held_out, checked(arrays.labels()))
+
     return DataSource(
         event_shape=event_shape,
-        sample=_Batches(arrays.train, images.flip, cell if images.dequantise else None),
+        sample=batches,
         held_out=held_out,
         shift=torch.zeros(event_shape),
         scale=torch.ones(event_shape),
@@ -198,6 +213,7 @@ def image_source(arrays: Arrays, images: ImageOptions) -> DataSource:
         fingerprint=_fingerprint(arrays.train),
         cell=cell / 127.5,
         rows=arrays.train,
+        labels=labels,
     )
 
 
@@ -226,13 +242,18 @@ class _Batches:
         self.rows, self.flip, self.cell = _Rows(rows), flip, cell
 
     def __call__(self, noise: Noise) -> Tensor:
+        return self.drawn(noise, None)[0]
+
+    def drawn(self, noise: Noise, few: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Images, their rows and whether their labels are known; see :func:`springwell.data.labels.rows_at`."""
         # One float32 uniform has 24 bits, too few to choose evenly among millions of rows.
         u, fine = noise.uniform(2).double().unbind(1)
-        images = self.rows(((u + fine * 2.0**-24) * len(self.rows)).long().clamp(max=len(self.rows) - 1))
+        index, known = rows_at(u + fine * 2.0**-24, len(self.rows), few)
+        images = self.rows(index)
         if self.flip:
             mirrored = noise.uniform() < 0.5
             images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)
-        return scaled(images if self.cell is None else _dequantised(images, self.cell, noise))
+        return scaled(images if self.cell is None else _dequantised(images, self.cell, noise)), index, known
 
 
 class _Rows:

@@ -30,12 +30,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from springwell.data import worker
-from springwell.data.collect import CHUNK, Encoded, Split
+from springwell.data.classes import RowLabels, numbered
+from springwell.data.collect import CHUNK, Encoded, Split, class_of
 from springwell.data.decode import Decoded, Rule, UnreadableError, close_containers, decode, decode_all
 from springwell.data.formats import Arrays, StoppedError, UnusableDataError, first_line, load_npy
 from springwell.errors import InterruptionError
 from springwell.progress import Reporter
-from springwell.store.files import LOCK, file_sha256, locked, parse_json, write_json
+from springwell.store.files import LOCK, file_sha256, locked, parse_json, write_atomically, write_json
 from springwell.store.parts import Parts
 
 FORMAT = 1
@@ -98,7 +99,27 @@ def open_prepared(path: Path) -> tuple[Arrays, dict[str, Any]]:
             raise UnusableDataError(f"{file} is {found}, not what prepared.json says; prepare it again")
         arrays.append(array)
     num_unreadable = record.get("num_unreadable")
-    return Arrays(arrays[0], arrays[1], num_unreadable=num_unreadable if isinstance(num_unreadable, int) else 0), record
+    num_unreadable = num_unreadable if isinstance(num_unreadable, int) else 0
+    return Arrays(arrays[0], arrays[1], num_unreadable=num_unreadable, labels=lambda: _read_labels(path, record)), record
+
+
+def _read_labels(path: Path, record: dict[str, Any]) -> RowLabels:
+    """The labels of a prepared set."""
+    classes = record.get("classes")
+    if classes is None:
+        raise UnusableDataError(
+            f"{path} was prepared without labels; remove it to prepare it again, or use data that have labels"
+        )
+    try:
+        arrays = [np.array(load_npy(path / f"{name}-labels.npy"), np.int64) for name in ("train", "test")]
+        right = [array.shape == (record[f"num_{name}"],) for name, array in zip(("train", "test"), arrays, strict=True)]
+        if not all(right) or not all(isinstance(name, str) for name in classes):
+            raise ValueError
+        if any(len(array) and not -1 <= array.min() <= array.max() < len(classes) for array in arrays):
+            raise ValueError
+    except (UnusableDataError, ValueError, TypeError):
+        raise UnusableDataError(f"{path}: its labels cannot be read; prepare it again") from None
+    return RowLabels(tuple(classes), *arrays)
 
 
 def _read_record(path: Path) -> dict[str, Any]:
@@ -163,13 +184,14 @@ def _write_splits(request: Request, data: Arrays | Encoded, reporter: Reporter) 
         if isinstance(data, Encoded):
             return _decoded_set(request, data, reporter)
         splits = {"train": (len(data.train), [data.train]), "test": (len(data.test), [data.test])}
-        return _write_set(request.out, data.train.shape[1:], splits, [])
+        return _write_set(request.out, data.train.shape[1:], splits, []) | _write_labels(request.out, _known_labels(data))
     except StoppedError:
         raise
     except UnusableDataError:
         shutil.rmtree(request.out / ".parts", ignore_errors=True)
-        for file in (request.out / "train.npy", request.out / "test.npy"):
-            file.unlink(missing_ok=True)
+        for name in ("train", "test"):
+            for file in (request.out / f"{name}.npy", request.out / f"{name}-labels.npy"):
+                file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             request.out.rmdir()
         raise
@@ -232,6 +254,10 @@ def _decoded_set(request: Request, data: Encoded, reporter: Reporter) -> dict[st
         if not splits[name][0]:
             raise UnusableDataError(f"no image of the {name} split can be read")
     record = _write_set(request.out, data.rule.shape, splits, unreadable)
+    if data.by_folder:
+        left_out = {name for name, _ in unreadable}
+        names = ([class_of(name) for name, _ in split.items(0) if name not in left_out] for split in (data.train, data.test))
+        record |= _write_labels(request.out, numbered(*names))
     if unreadable:
         first = f"{unreadable[0][0]}: {unreadable[0][1]}"
         total = sum(num for num, _ in splits.values()) + len(unreadable)
@@ -254,6 +280,23 @@ def _write_set(
     numbers = {f"num_{name}": num for name, (num, _) in splits.items()}
     listed = {"num_unreadable": len(unreadable), "unreadable": unreadable[:_LISTED]}
     return {"shape": list(shape), **numbers, **listed, "sha256": digests}
+
+
+def _known_labels(data: Arrays) -> RowLabels | None:
+    """The labels of a set that has any."""
+    try:
+        return None if data.labels is None else data.labels()
+    except UnusableDataError:
+        return None
+
+
+def _write_labels(out: Path, labels: RowLabels | None) -> dict[str, Any]:
+    """Writes the labels of all splits and returns the names of the classes, for the record."""
+    if labels is None or not labels.classes:
+        return {}
+    for name, of_rows in (("train", labels.train), ("test", labels.test)):
+        write_atomically(out / f"{name}-labels.npy", lambda file, rows=of_rows: np.save(file, rows))  # type: ignore[misc]
+    return {"classes": list(labels.classes)}
 
 
 def _write_npy(out: Path, name: str, arrays: Iterable[np.ndarray], num: int, shape: tuple[int, ...]) -> str:

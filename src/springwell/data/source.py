@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from springwell.data.formats import UnusableDataError, load_npy
+from springwell.data.labels import Labels, no_labels, rows_at
 from springwell.data.options import ImageOptions
 from springwell.data.spec import IMAGE_CHOICES, TABLES, Spec, parse
 from springwell.data.toy import TOY_DATA, ToyData, toy_data
@@ -36,6 +37,7 @@ class DataSource:
         fingerprint: Of the training data, by which a resumed run notices that they are others; 0 where nothing can change.
         cell: Distance of neighbouring grey values; 0 for data that are not quantised.
         rows: The training images as bytes ``[N, C, H, W]``; None for other data.
+        labels: Reads the labels; raises UnusableDataError where there are none.
     """
 
     event_shape: tuple[int, ...]
@@ -48,6 +50,7 @@ class DataSource:
     fingerprint: int = 0
     cell: float = 0.0
     rows: np.ndarray | None = None
+    labels: Callable[[], Labels] = no_labels
 
     def in_units(self, shift: Tensor, scale: Tensor) -> DataSource:
         """The same data in the standardised coordinates of a model that was trained on others.
@@ -58,29 +61,54 @@ class DataSource:
         if torch.equal(shift, self.shift.cpu()) and torch.equal(scale, self.scale.cpu()):
             return self
 
-        def converted(draw: Callable[[Noise], Tensor]) -> Callable[[Noise], Tensor]:
-            def drawn(noise: Noise) -> Tensor:
-                u = draw(noise)
-                x = self.shift.to(u) + self.scale.to(u) * u
-                return (x - shift.to(u)) / scale.to(u)
+        def converted(u: Tensor) -> Tensor:
+            x = self.shift.to(u) + self.scale.to(u) * u
+            return (x - shift.to(u)) / scale.to(u)
 
-            return drawn
+        return replace(
+            self,
+            sample=lambda noise: converted(self.sample(noise)),
+            held_out=lambda noise: converted(self.held_out(noise)),
+            labels=lambda: self.labels().converted(converted),
+            shift=shift,
+            scale=scale,
+            toy=None,
+        )
 
-        sample, held_out = converted(self.sample), converted(self.held_out)
-        return replace(self, sample=sample, held_out=held_out, shift=shift, scale=scale, toy=None)
 
-
-def open_data(spec: str, images: ImageOptions | None = None, reporter: Reporter | None = None) -> DataSource:
+def open_data(
+    spec: str, images: ImageOptions | None = None, reporter: Reporter | None = None, label_column: str | None = None
+) -> DataSource:
     """The data set that ``spec`` names.
 
     Args:
         spec: The name of a toy, or what :mod:`springwell.data.spec` describes.
         images: How images are read. Default: as published, not augmented.
         reporter: Receives updates of long work, such as decoding a folder of images at its first use.
+        label_column: The column of a table that holds labels; the others are then vectors.
+
+    Example:
+        >>> digits = sw.open_data("digits")
+        >>> digits.event_shape, digits.num_held_out
+        ((1, 8, 8), 299)
+        >>> digits.sample(sw.Noise(0, torch.arange(16))).shape
+        torch.Size([16, 1, 8, 8])
     """
     if spec in TOY_DATA:
         toy = toy_data(spec)
-        return DataSource((2,), toy.sample, toy.sample, torch.zeros(2), torch.ones(2), toy)
+        classes = tuple(map(str, range(toy.num_modes)))
+
+        def labelled(noise: Noise, few: Tensor | None = None) -> tuple[Tensor, Tensor]:
+            return toy.labelled(noise)
+
+        labels = Labels(classes, labelled, toy.labelled)
+        return DataSource((2,), toy.sample, toy.sample, torch.zeros(2), torch.ones(2), toy, labels=lambda: labels)
+    if label_column is not None:
+        from springwell.data.arrays import vector_source
+        from springwell.data.tables import labelled_table
+
+        values, names = labelled_table(spec, label_column)
+        return vector_source(values, f"data={spec!r}", names)
     if (parsed := parse(spec)).kind == "npy":
         return _vectors(spec, parsed)
     if parsed.kind in TABLES:
@@ -113,5 +141,10 @@ class Rows:
         self.rows = rows
 
     def __call__(self, noise: Noise) -> Tensor:
+        return self.drawn(noise, None)[0]
+
+    def drawn(self, noise: Noise, few: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, their numbers and whether their labels are known; see :func:`springwell.data.labels.rows_at`."""
         self.rows = self.rows.to(noise.device)
-        return self.rows[(noise.uniform().double() * len(self.rows)).long()]
+        index, known = rows_at(noise.uniform().double(), len(self.rows), few)
+        return self.rows[index], index, known

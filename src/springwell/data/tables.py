@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -51,18 +52,50 @@ def read_table(text: str, what: str = "") -> Table:
         raise UserError(f"{what}: is not a table; give csv:FILE, parquet:FILE or npy:FILE")
     if spec.split:
         raise UserError(f"{what}: a table is not divided; leave out @{spec.split}")
-    try:
+    with _reading(what, "cannot be read ({})"):
         table = {"csv": _csv, "parquet": _parquet, "npy": _npy}[spec.kind](spec.path)
+    if table.values.ndim != 2 or table.values.dtype.kind not in "fiu" or 0 in table.values.shape:
+        found = f"{table.values.dtype} {list(table.values.shape)}"
+        raise UserError(f"{what}: found {found}; needs numbers in rows and columns, at least one of each")
+    return table
+
+
+@contextmanager
+def _reading(what: str, reason: str) -> Iterator[None]:
+    """Errors of reading a table that begin with what it is called; ``reason`` says how others are worded."""
+    try:
+        yield
     except FileNotFoundError:
         raise UserError(f"{what}: no such file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{what}: is not text in UTF-8 (byte {error.start}); save it so") from None
     except (OSError, csv.Error, UnusableDataError) as error:
-        raise UserError(f"{what}: cannot be read ({error})") from None
-    if table.values.ndim != 2 or table.values.dtype.kind not in "fiu" or 0 in table.values.shape:
-        found = f"{table.values.dtype} {list(table.values.shape)}"
-        raise UserError(f"{what}: found {found}; needs numbers in rows and columns, at least one of each")
-    return table
+        raise UserError(f"{what}: {reason.format(error)}") from None
+
+
+def labelled_table(text: str, column: str) -> tuple[np.ndarray, list[str]]:
+    """Vectors ``[N, D]`` of all columns but one of a CSV file, and the text of that one, the labels.
+
+    Raises UserError.
+    """
+    spec, what = parse_source(text), f"data={text!r}"
+    if spec.kind != "csv":
+        raise UserError(f"{what}: label_column={column!r} names a column of a CSV file; give csv:FILE")
+    with _reading(what, "{}"):
+        header, lines = _cells(spec.path)
+        if header.count(column) != 1:
+            raise UnusableDataError(f"has no column {column!r}, only {', '.join(header)[:200]}")
+        place = header.index(column)
+        rows = list(lines)
+        bad = next((i for i, line in enumerate(rows) if len(line) != len(header)), None)
+        if bad is not None:
+            raise UnusableDataError(f"row {bad} has {len(rows[bad])} cells, and the header {len(header)}")
+        labels = ["" if (cell := line[place].strip()) in _MISSING else cell for line in rows]
+        others = [[cell for i, cell in enumerate(line) if i != place] for line in rows]
+        table = _rows([name for i, name in enumerate(header) if i != place], others)
+    if not any(labels):
+        raise UserError(f"{what}: column {column!r} has no labels; fill it in")
+    return table.values, labels
 
 
 def _npy(path: Path) -> Table:
@@ -73,17 +106,27 @@ def _npy(path: Path) -> Table:
 
 
 def _csv(path: Path) -> Table:
+    return _rows(*_cells(path))
+
+
+def _cells(path: Path) -> tuple[list[str], Iterator[list[str]]]:
+    """The names of the columns of a CSV file, and its rows, which are read while they are used."""
+    lines = _lines(path)
+    header = next(lines, [])
+    if header and all(_is_number(cell) for cell in header):
+        return default_names(len(header)), chain([header], lines)
+    return [name.strip() for name in header], lines
+
+
+def _lines(path: Path) -> Iterator[list[str]]:
+    """The cells of every row that is not empty."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         first = next((line for line in file if line.strip()), "")
         file.seek(0)
         # Separators between quotes belong to a name.
         outside = "".join(first.split('"')[::2])
         cells = csv.reader(file, delimiter=max(_SEPARATORS, key=outside.count))
-        lines = (line for line in cells if any(cell.strip() for cell in line))
-        header = next(lines, [])
-        if header and all(_is_number(cell) for cell in header):
-            return _rows(default_names(len(header)), chain([header], lines))
-        return _rows([name.strip() for name in header], lines)
+        yield from (line for line in cells if any(cell.strip() for cell in line))
 
 
 def _rows(header: list[str], body: Iterable[list[str]]) -> Table:

@@ -40,6 +40,10 @@ class ToyData(Protocol):
         """One point ``[N, 2]`` for every sample of ``noise``."""
         ...
 
+    def labelled(self, noise: Noise) -> tuple[Tensor, Tensor]:
+        """The same points, and the modes ``[N]`` that they were drawn from."""
+        ...
+
     def mode_log_density(self, x: Tensor, a: float = 1.0, sigma: float = 0.0) -> Tensor:
         """``[N, num_modes]``: log of each mode's share of the density of a x_data + sigma eps at ``x``, in float64."""
         ...
@@ -61,9 +65,12 @@ class Checkerboard:
         return torch.tensor([(i - 2.0, j - 2.0) for i in range(4) for j in range(4) if (i + j) % 2 == 0], dtype=torch.float64)
 
     def sample(self, noise: Noise) -> Tensor:
+        return self.labelled(noise)[0]
+
+    def labelled(self, noise: Noise) -> tuple[Tensor, Tensor]:
         u = noise.uniform(3)
-        corner = self._corners.to(u)[(u[:, 0] * self.num_modes).long()]
-        return corner + u[:, 1:]
+        mode = (u[:, 0] * self.num_modes).long()
+        return self._corners.to(u)[mode] + u[:, 1:], mode
 
     def mode_log_density(self, x: Tensor, a: float = 1.0, sigma: float = 0.0) -> Tensor:
         x = x.double()[:, None, :]
@@ -99,9 +106,13 @@ class Tube:
     nodes: tuple[np.ndarray, np.ndarray]
 
     def sample(self, noise: Noise) -> Tensor:
+        return self.labelled(noise)[0]
+
+    def labelled(self, noise: Noise) -> tuple[Tensor, Tensor]:
         u = noise.uniform(2)
-        centre = self.curve((u[:, 0] * self.num_modes).floor(), self.quantile(u[:, 1]))
-        return centre + self.width * noise.normal(2)
+        mode = (u[:, 0] * self.num_modes).floor()
+        centre = self.curve(mode, self.quantile(u[:, 1]))
+        return centre + self.width * noise.normal(2), mode.long()
 
     def mode_log_density(self, x: Tensor, a: float = 1.0, sigma: float = 0.0) -> Tensor:
         v, weight = (torch.from_numpy(array).to(x.device) for array in self.nodes)
@@ -184,7 +195,12 @@ TOY_DATA: dict[str, Callable[[], ToyData]] = {
 
 
 def toy_data(name: str) -> ToyData:
-    """The toy data set of that name."""
+    """The toy data set of that name.
+
+    Example:
+        >>> sw.toy_data("two_moons").sample(sw.Noise(0, torch.arange(100))).shape
+        torch.Size([100, 2])
+    """
     if name not in TOY_DATA:
         raise UserError(f"data={name!r}: unknown; choose {', '.join(TOY_DATA)}")
     return TOY_DATA[name]()

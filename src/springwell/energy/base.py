@@ -24,6 +24,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from springwell.devices import Operations
+from springwell.samplers import gradient
 from springwell.schedule import NoiseSchedule
 
 EnergyFunction = Callable[[Tensor, Tensor], Tensor]
@@ -38,6 +40,14 @@ def at_level(energy: EnergyFunction, t: Tensor) -> Callable[[Tensor], Tensor]:
     """
     at = getattr(energy, "at", None)
     return at(t) if at is not None else lambda y: energy(y, t)
+
+
+def gradient_operations(energy: EnergyFunction, event_shape: tuple[int, ...], device: torch.device | str) -> int:
+    """Multiplications and additions of one gradient of f, for one sample on a device, which may be ``meta``."""
+    y, t = torch.zeros(1, *event_shape, device=device), torch.zeros(1, dtype=torch.long, device=device)
+    with Operations() as counted:
+        gradient(at_level(energy, t), y)
+    return counted.total
 
 
 class ScaledEnergy(nn.Module):

@@ -17,6 +17,10 @@ Nothing is divided by sigma^2: sigma b, F and g are all of order 1, and f loses 
 most B + |sigma b|^2 / 2 + D lambda, so exp f is integrable. For sigma -> infinity kappa and lambda vanish, and with them all
 that the network adds: the constant of log p is right there without being learned.
 
+A network that knows classes takes a label c for every sample, and f(y, sigma | c) is then the log-density of the data of class
+c. A class has numbers of its own, which start at 0 and are added where the noise enters the network. Label -1, or none, adds
+nothing: f is then the log-density of all data.
+
 sigma is one number per sample, or one per coordinate. The second serves training: the derivative of f along the noise of one
 coordinate has a target of its own (:mod:`springwell.normalised`).
 
@@ -29,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -57,7 +61,8 @@ class ResidualEnergy(nn.Module):
 
     Args:
         network: Maps the inputs ``[N, I, *event_shape]``, I = ``num_inputs(prior)``, and log sigma, which broadcasts against
-            y, to F and g, each of the shape of y. One with an attribute ``dropout`` > 0 takes a Noise as well in training.
+            y, to F and g, each of the shape of y. One with an attribute ``dropout`` > 0 takes a Noise as well in training, as
+            ``noise``, and one that knows classes takes labels ``[N]`` as ``label``.
         prior: Where training starts.
         data_std: s.
         broad_std: S. Default: s.
@@ -83,18 +88,22 @@ class ResidualEnergy(nn.Module):
     def event_shape(self) -> tuple[int, ...]:
         return self.prior.event_shape
 
-    def forward(self, y: Tensor, sigma: Tensor, dropout: Noise | None = None) -> Tensor:
-        """f ``[N]`` at y ``[N, ...]`` and sigma ``[N]`` or ``[N, ...]``. Training gives the randomness of dropout."""
-        return self.terms(y, sigma, dropout).flatten(1).sum(-1)
+    def forward(self, y: Tensor, sigma: Tensor, dropout: Noise | None = None, label: Tensor | None = None) -> Tensor:
+        """f ``[N]`` at y ``[N, ...]`` and sigma ``[N]`` or ``[N, ...]``, given labels ``[N]`` if the network knows classes.
 
-    def terms(self, y: Tensor, sigma: Tensor, dropout: Noise | None = None) -> Tensor:
+        Training gives the randomness of dropout.
+        """
+        return self.terms(y, sigma, dropout, label).flatten(1).sum(-1)
+
+    def terms(self, y: Tensor, sigma: Tensor, dropout: Noise | None = None, label: Tensor | None = None) -> Tensor:
         """What each coordinate adds to f, of the shape of y."""
         sigma = expand(sigma, y) if sigma.ndim == 1 else sigma
         s_square = self.data_std.square()
         value = self.prior(y, sigma)
         scaled = y * (s_square + sigma.square()).rsqrt()
         inputs = torch.stack([scaled, value.scaled_score, *value.atoms], 1)
-        out, head = self.network(inputs, sigma.log(), *(() if dropout is None else (dropout,)))
+        given = {name: value for name, value in (("noise", dropout), ("label", label)) if value is not None}
+        out, head = self.network(inputs, sigma.log(), **given)
         kappa = self.broad_std.square() / (self.broad_std.square() + sigma.square())
         # |sigma b|^2 - |sigma b + kappa F|^2 = -kappa F (2 sigma b + kappa F), without cancellation.
         step = kappa * out
@@ -117,7 +126,44 @@ def num_inputs(prior: Prior) -> int:
     return 2 + prior.num_atoms
 
 
-class NoiseMLP(nn.Module):
+class Classes(nn.Module):
+    """Numbers ``[N, num]`` of labels ``[N]``; those of label -1 are 0, and so are all of an untrained network."""
+
+    gain = 4.0
+    """Adam moves every weight by about the learning rate a step, and a class is seen by few samples of a batch."""
+
+    def __init__(self, num_classes: int, num: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_classes, num))
+
+    def forward(self, label: Tensor) -> Tensor:
+        known = self.gain * (label >= 0).to(self.weight.dtype)
+        return known[:, None] * self.weight[label.clamp(min=0)]
+
+
+class ClassSite(nn.Module):
+    """A part of a network to which a class may add ``num`` numbers."""
+
+    def __init__(self, num: int):
+        super().__init__()
+        self.num = num
+        self.classes: Classes | None = None
+
+    def with_class(self, values: Tensor, label: Tensor | None) -> Tensor:
+        """Values ``[N, num, ...]``, plus the numbers of the class."""
+        if label is None or self.classes is None:
+            return values
+        added = self.classes(label)
+        return values + added.view(*added.shape, *[1] * (values.ndim - 2))
+
+
+def know_classes(network: nn.Module, num_classes: int) -> None:
+    """Lets every site of a network know the labels 0 ... num_classes - 1. All other weights stay as they are."""
+    for site in [module for module in network.modules() if isinstance(module, ClassSite)]:
+        site.classes = Classes(num_classes, site.num)
+
+
+class NoiseMLP(ClassSite):
     r"""F and g of vectors.
 
         h_0 = silu(W_in [inputs, sin(Omega y + phi)] + e_0),   h_i = h_{i-1} + W'_i silu(W_i silu(h_{i-1}) (1 + e_i) + e'_i)
@@ -136,6 +182,7 @@ class NoiseMLP(nn.Module):
 
     frequencies: Tensor
     phases: Tensor
+    embed = 64
 
     def __init__(
         self,
@@ -146,9 +193,9 @@ class NoiseMLP(nn.Module):
         num_fourier: int = 0,
         bandwidths: Sequence[float] = (1.5, 5.0),
     ):
-        super().__init__()
+        super().__init__(self.embed)
         self.dim, self.num_fourier = dim, num_fourier
-        embed = 64
+        embed = self.embed
         bandwidth = torch.tensor([bandwidths[i % len(bandwidths)] for i in range(num_fourier)])
         self.register_buffer("frequencies", torch.randn(num_fourier, dim) * bandwidth[:, None])
         self.register_buffer("phases", 2 * math.pi * torch.rand(num_fourier))
@@ -164,9 +211,10 @@ class NoiseMLP(nn.Module):
         nn.init.zeros_(self.outward.weight)
         nn.init.zeros_(self.outward.bias)
 
-    def forward(self, inputs: Tensor, log_sigma: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: Tensor, log_sigma: Tensor, label: Tensor | None = None) -> tuple[Tensor, Tensor]:
         log_sigma = log_sigma.expand(len(inputs), self.dim)
-        e = F.silu(self.embed1(F.silu(self.embed0(noise_features(log_sigma, -1)))))
+        e = self.embed1(F.silu(self.embed0(noise_features(log_sigma, -1))))
+        e = F.silu(self.with_class(e, label))
         v = inputs.flatten(1)
         if self.num_fourier:
             v = torch.cat([v, torch.sin(F.linear(inputs[:, 0], self.frequencies, self.phases))], -1)
@@ -185,31 +233,31 @@ def dropped(h: Tensor, rate: float, noise: Noise | None) -> Tensor:
     return h * ((noise.uniform(*h.shape[1:]) > rate).to(h.dtype) / (1 - rate))
 
 
-class _Block(nn.Module):
+class _Block(ClassSite):
     """shortcut(h) + conv(dropped(silu(conv(silu(h)) (1 + e) + e'))); the second convolution starts at 0."""
 
     def __init__(self, num_in: int, num_out: int, embed: int, dropout: float):
-        super().__init__()
+        super().__init__(2 * num_out)
         self.dropout = dropout
         self.conv1, self.conv2 = nn.Conv2d(num_in, num_out, 3, padding=1), nn.Conv2d(num_out, num_out, 3, padding=1)
         self.noise = nn.Conv2d(embed, 2 * num_out, 1)
         self.shortcut = nn.Conv2d(num_in, num_out, 1) if num_in != num_out else nn.Identity()
         nn.init.zeros_(self.conv2.weight)
 
-    def forward(self, h: Tensor, e: Tensor, noise: Noise | None = None) -> Tensor:
-        scale, shift = self.noise(e).chunk(2, 1)
+    def forward(self, h: Tensor, e: Tensor, noise: Noise | None = None, label: Tensor | None = None) -> Tensor:
+        scale, shift = self.with_class(self.noise(e), label).chunk(2, 1)
         r = torch.addcmul(shift, self.conv1(F.silu(h)), 1 + scale)
         out: Tensor = self.shortcut(h) + self.conv2(dropped(F.silu(r), self.dropout, noise))
         return out
 
 
-class _Dense(nn.Module):
+class _Dense(ClassSite):
     """From every position of a level to every other, through ``num_units`` numbers; starts at 0."""
 
     reduced = 32
 
     def __init__(self, num_channels: int, num_positions: int, num_units: int, embed: int, dropout: float):
-        super().__init__()
+        super().__init__(2 * num_units)
         self.dropout = dropout
         self.reduce, self.restore = nn.Conv2d(num_channels, self.reduced, 1), nn.Conv2d(self.reduced, num_channels, 1)
         self.dense0 = nn.Linear(self.reduced * num_positions, num_units)
@@ -217,8 +265,8 @@ class _Dense(nn.Module):
         self.noise = nn.Linear(embed, 2 * num_units)
         nn.init.zeros_(self.restore.weight)
 
-    def forward(self, h: Tensor, e: Tensor, noise: Noise | None = None) -> Tensor:
-        scale, shift = self.noise(e.mean((2, 3))).chunk(2, -1)
+    def forward(self, h: Tensor, e: Tensor, noise: Noise | None = None, label: Tensor | None = None) -> Tensor:
+        scale, shift = self.with_class(self.noise(e.mean((2, 3))), label).chunk(2, -1)
         r = self.reduce(F.silu(h))
         units = F.silu(self.dense0(r.flatten(1)) * (1 + scale) + shift)
         v = self.dense1(dropped(units, self.dropout, noise))
@@ -293,7 +341,9 @@ class NoiseUNet(nn.Module):
             log_sigma = F.pixel_unshuffle(log_sigma, self.unshuffle)
         return F.silu(self.embed1(F.silu(self.embed0(noise_features(log_sigma, 1)))))
 
-    def forward(self, inputs: Tensor, log_sigma: Tensor, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, inputs: Tensor, log_sigma: Tensor, noise: Noise | None = None, label: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         e = self._embed(log_sigma, inputs)
         h = F.pixel_unshuffle(inputs.flatten(1, 2), self.unshuffle)
         h = self.conv_in(h.contiguous(memory_format=torch.channels_last))
@@ -303,15 +353,15 @@ class NoiseUNet(nn.Module):
                 h = F.avg_pool2d(h, 2)
                 e = F.avg_pool2d(e, 2) if e.shape[-1] > 1 else e
             for block in cast("nn.ModuleList", level):
-                h = block(h, e, noise)
+                h = block(h, e, noise, label)
             passed.append((h, e))
         h, e = passed.pop()
-        h = h if self.dense is None else self.dense(h, e, noise)
+        h = h if self.dense is None else self.dense(h, e, noise, label)
         for level in self.up:
             kept, e = passed.pop()
             h = torch.cat([F.interpolate(h, scale_factor=2.0), kept], 1)
             for block in cast("nn.ModuleList", level):
-                h = block(h, e, noise)
+                h = block(h, e, noise, label)
         out = F.pixel_shuffle(self.conv_out(F.silu(h)), self.unshuffle)
         first, second = out.chunk(2, 1)
         return first, second
@@ -329,15 +379,17 @@ class LevelEnergy(nn.Module):
     Args:
         energy: f(y, sigma).
         schedule: The levels; x_0 must be noisy unless ``energy`` takes sigma = 0.
+        classes: Names of the classes that ``energy`` takes labels of.
     """
 
     shrink: Tensor
     sigma: Tensor
     level_error: Tensor
 
-    def __init__(self, energy: ResidualEnergy, schedule: NoiseSchedule):
+    def __init__(self, energy: nn.Module, schedule: NoiseSchedule, classes: Sequence[str] = ()):
         super().__init__()
-        self.energy = energy
+        self.energy: Any = energy
+        self.classes = tuple(classes)
         shrink, sigma = schedule.scale * schedule.a_cum[:-1], schedule.sigma_cum / schedule.a_cum
         self.register_buffer("shrink", shrink, persistent=False)
         self.register_buffer("sigma", sigma, persistent=False)
@@ -347,17 +399,19 @@ class LevelEnergy(nn.Module):
     @property
     def dropout(self) -> float:
         """Share of numbers that the network drops in training, where it takes the randomness for it."""
-        return float(getattr(self.energy.network, "dropout", 0.0))
+        return float(getattr(getattr(self.energy, "network", None), "dropout", 0.0))
 
     @property
-    def log_z(self) -> float:
-        """What the energy believes of log int exp f(y_t, t) dy_t, at every level."""
-        return 0.0
+    def log_z(self) -> float | None:
+        """What the energy believes of log int exp f(y_t, t) dy_t, at every level; None where it does not know."""
+        known: float | None = getattr(self.energy, "log_z", 0.0)
+        return known
 
-    def forward(self, y: Tensor, t: Tensor, dropout: Noise | None = None) -> Tensor:
+    def forward(self, y: Tensor, t: Tensor, dropout: Noise | None = None, label: Tensor | None = None) -> Tensor:
         """f ``[N]`` at y_t and integer levels t ``[N]``; with a floating-point t, which is then sigma, at y = x + sigma eps."""
+        given = {} if label is None else {"label": label}
         if t.is_floating_point():
-            return self.energy(y, t, dropout)
+            return self.energy(y, t, dropout, **given)
         shrink, dim = self.shrink[t], y[0].numel()
-        f = self.energy(y / expand(shrink, y), self.sigma[t].to(y.dtype))
+        f = self.energy(y / expand(shrink, y), self.sigma[t].to(y.dtype), **given)
         return f - (dim * shrink.log()).to(f.dtype)

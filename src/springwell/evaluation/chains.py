@@ -7,6 +7,7 @@ same of chains at f(., 0) without spring, which start at C progressive samples.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -33,39 +34,50 @@ class Diagnosed(NamedTuple):
     energy: Tensor | None
 
 
+@dataclass(frozen=True)
+class Length:
+    """The chains of every level.
+
+    Attributes:
+        num_steps: Steps that are measured.
+        num_chains: Chains of each level, C.
+        warmup: Steps before.
+        seed: Of all.
+    """
+
+    num_steps: int = 200
+    num_chains: int = 16
+    warmup: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_chains < 2 or self.num_steps < 8 or self.warmup < 0:
+            found = f"{self.num_chains} chains, {self.num_steps} steps, {self.warmup} before"
+            raise UserError(f"{found}: needs 2 chains, 8 steps and 0 at least")
+
+
 def diagnose(
-    model: Model,
-    steps: Steps,
-    levels: list[int],
-    num_steps: int = 200,
-    num_chains: int = 16,
-    warmup: int = 50,
-    seed: int = 0,
-    reporter: Reporter = SILENT,
+    model: Model, steps: Steps, levels: list[int], length: Length | None = None, reporter: Reporter = SILENT
 ) -> list[Diagnosed]:
-    """Runs chains at each of the levels and measures them. Five of its eight arguments are numbers with defaults.
+    """Runs chains at each of the levels and measures them.
 
     Args:
         model: The model.
         steps: The kernel with its step sizes.
         levels: Which; ``FREE`` for level 0 without its spring.
-        num_steps: Steps that are measured.
-        num_chains: Chains of each level, C.
-        warmup: Steps before.
-        seed: Of all.
+        length: How many chains, and how long they are.
         reporter: Receives progress updates.
     """
-    if num_chains < 2 or num_steps < 8 or warmup < 0:
-        raise UserError(f"{num_chains} chains, {num_steps} steps, {warmup} before: needs 2 chains, 8 steps and 0 at least")
-    places = sorted({max(t, 0) for t in levels})
-    stood = standing(model, places, num_chains, seed, reporter)
+    length = length or Length()
+    places, num, warmup = sorted({max(t, 0) for t in levels}), length.num_chains, length.warmup
+    stood = standing(model, places, num, length.seed, reporter)
     kernel = make_kernel(steps.method.kernel, steps.method.num_leapfrog)
     found = []
-    with reporter.bar(f"{num_steps} steps of {steps.method} (levels)", len(levels)) as bar:
+    with reporter.bar(f"{length.num_steps} steps of {steps.method} (levels)", len(levels)) as bar:
         for t in levels:
-            first = places.index(max(t, 0)) * num_chains
-            here = stood.take(slice(first, first + num_chains))
-            noise = Noise(seed, torch.arange(num_chains, device=model.device), Stream.DIAGNOSIS + t - FREE)
+            first = places.index(max(t, 0)) * num
+            here = stood.take(slice(first, first + num))
+            noise = Noise(length.seed, torch.arange(num, device=model.device), Stream.DIAGNOSIS + t - FREE)
             logdensity: LogDensity
             if t == FREE:
                 y, logdensity = here.y, at_level(model.energy_function, here.t)
@@ -79,7 +91,7 @@ def diagnose(
                 step_size = steps.step_size[t]
             if warmup:
                 y = record_chain(kernel, y, logdensity, step_size, warmup, noise, warmup).draws[-1]
-            trace = record_chain(kernel, y, logdensity, step_size, num_steps, noise)
+            trace = record_chain(kernel, y, logdensity, step_size, length.num_steps, noise)
             found.append(_measure(t, float(step_size), trace, logdensity))
             bar.advance()
     return found

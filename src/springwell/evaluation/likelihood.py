@@ -31,7 +31,7 @@ from springwell.likelihood.bracket import LIKELY, Bracket, Settings, bracket, pl
 from springwell.likelihood.diffusion import NoisePath
 from springwell.model import Model
 from springwell.noise import Noise, Stream
-from springwell.progress import Reporter, Silent
+from springwell.progress import SILENT, Reporter
 from springwell.samplers import Tuning, hmc, run_chain, tune_step_size
 from springwell.samplers.target import LogDensity
 from springwell.store.parts import Parts, key_of
@@ -51,10 +51,10 @@ class Measured(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Where long work keeps its finished parts, and who hears of it."""
+    """Where long work keeps its finished parts and shares them between processes, and who hears of it."""
 
     parts: Parts
-    reporter: Reporter
+    reporter: Reporter = SILENT
 
 
 def settings_for(
@@ -106,10 +106,9 @@ def measure(
     num: int,
     split: Split = "test",
     burn: int = 200,
-    parts: Parts | None = None,
-    reporter: Reporter | None = None,
+    work: Work | None = None,
 ) -> Measured:
-    """Brackets log Z of a model and the bits per dimension of its data. Of its eight arguments five have defaults.
+    """Brackets log Z of a model and the bits per dimension of its data.
 
     Args:
         model: The model.
@@ -118,10 +117,9 @@ def measure(
         num: Data points.
         split: ``test`` or ``train``.
         burn: HMC steps of the chains that reverse walks start from.
-        parts: Keeps finished parts and shares them between processes. Default: nothing is kept.
-        reporter: Receives progress updates.
+        work: Where finished parts are kept. Default: nowhere.
     """
-    parts, reporter = parts or Parts(), reporter or Silent()
+    parts, reporter = work = work or Work(Parts())
     settings.check()
     if burn < 0 or num < 2:
         raise UserError(f"burn {burn}, num {num}: needs burn >= 0 and at least 2 data points")
@@ -129,13 +127,13 @@ def measure(
     path = density_path(model)
     # Draws from noise walk as the bracket does; along levels they are progressive samples.
     plan = planned(path, settings, points.x_0, parts, reporter) if isinstance(path, NoisePath) else None
-    sources, described = draw_sources(model, data, path, plan, settings, burn, Work(parts, reporter))
+    sources, described = draw_sources(model, data, path, plan, settings, burn, work)
     doubts = [] if burn else ["chains from noise and from held-out data made no steps, so nothing shows that they are draws"]
     for name, s in described.items():
         if abs(s["drift"]) > LIKELY * s["drift_standard_error"]:
             change = f"{s['drift']:+.3g} +- {s['drift_standard_error']:.2g} nats in the last {burn - burn // 2} steps"
             doubts.append(f"chains from {name} still drift, mean f by {change}")
-    found = bracket(path, sources, settings, parts=parts, reporter=reporter, doubts=doubts, plan=plan)
+    found = bracket(path, sources, settings, parts=parts, reporter=reporter, plan=plan).doubted(doubts)
     record = {"split": split, "burn": burn, "sources": described, **_figures(model, points, found), **found.record()}
     return Measured(found, points, record)
 

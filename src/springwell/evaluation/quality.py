@@ -21,11 +21,8 @@ def quality(
     seed: int = 0,
     reporter: Reporter = SILENT,
     parts: Path | None = None,
-    only_fid: bool = False,
 ) -> dict[str, Any]:
     """Measures ``num`` samples; all processes call it together, and each draws its share.
-
-    Of its eight arguments three say what is measured; the others have defaults.
 
     Args:
         model: A model of images.
@@ -35,18 +32,20 @@ def quality(
         seed: Of the samples.
         reporter: Receives progress updates.
         parts: A folder for what is done, from which an interrupted call goes on; whoever has the result removes it.
-        only_fid: Leave out the other measures, which take minutes on a CPU.
     """
-    name = f"{num:,} samples"
     kept = None
     if parts is not None:
         state = [model.fingerprint(), model.sampler.description(), model.denoise, seed, num, network.digest]
         kept = Parts(parts / key_of(state))
-    samples = features(model_images(name, model, num, seed), network, reporter, parts=kept)
+    samples = features(model_images(f"{num:,} samples", model, num, seed), network, reporter, parts=kept)
+    measures = image_metrics(samples, reference_features(reference, network, reporter), network.fc, reporter)
+    return {"reference": reference.name, "seed": seed, "inception_sha256": network.digest, **measures}
+
+
+def only_fid(model: Model, reference: Images, network: Inception, num: int, reporter: Reporter) -> dict[str, Any]:
+    """The FID alone, as training measures it; the other measures take minutes on a CPU. Arguments as :func:`quality`."""
+    samples = features(model_images(f"{num:,} samples", model, num, 0), network, reporter)
     known = reference_features(reference, network, reporter)
-    if only_fid:
-        warn_if_few(samples, known, reporter)
-        result: dict[str, Any] = {"num_samples": len(samples), "num_reference": len(known), "fid": fid(samples, known)}
-    else:
-        result = image_metrics(samples, known, network.fc, reporter)
-    return {"reference": reference.name, "seed": seed, "inception_sha256": network.digest, **result}
+    warn_if_few(samples, known, reporter)
+    measures = {"num_samples": len(samples), "num_reference": len(known), "fid": fid(samples, known)}
+    return {"reference": reference.name, "seed": 0, "inception_sha256": network.digest, **measures}

@@ -171,6 +171,11 @@ class Bracket(NamedTuple):
         bounds = f"bounds {self.lower.value:.6g} and {self.highest.value:.6g}"
         return f"<bracket, {self.verdict}: {value}, {bounds}; {self.reason}>"
 
+    def doubted(self, doubts: Sequence[str]) -> Bracket:
+        """The bracket, with reasons why sources may not have drawn from the density; with one, it is never ``ok``."""
+        verdict = "loose" if doubts and self.verdict == "ok" else self.verdict
+        return self._replace(verdict=verdict, reason="; ".join([self.reason, *doubts]))
+
     @property
     def lower(self) -> Estimate:
         return self.rounds[-1].lower
@@ -270,10 +275,9 @@ def bracket(
     tolerance: float | None = None,
     parts: Kept | None = None,
     reporter: Reporter | None = None,
-    doubts: Sequence[str] = (),
     plan: Plan | None = None,
 ) -> Bracket:
-    """Brackets log Z = log int exp(target), with standard errors and a verdict. Six of its eight arguments are options.
+    """Brackets log Z = log int exp(target), with standard errors and a verdict.
 
         found = bracket(log_density, {"chains": x, "data": y}, tolerance=0.1)
         found.verdict, found.lower.value, found.highest.value
@@ -287,8 +291,14 @@ def bracket(
         tolerance: The widest gap that is good enough, nats, in place of the settings'.
         parts: Keeps finished parts and shares them between processes. Default: nothing is kept.
         reporter: Receives progress updates.
-        doubts: Reasons why sources may not have drawn from the density; with one, a bracket is never ``ok``.
         plan: What :func:`planned` found for the path. Default: a pilot finds it.
+
+    Example:
+        >>> log_density = lambda x: -x.square().sum(-1) / 2
+        >>> draws = {"exact": torch.randn(800, 2, generator=torch.Generator().manual_seed(0))}
+        >>> found = sw.likelihood.bracket(log_density, draws, tolerance=0.1)
+        >>> found.verdict, abs(found.value - math.log(2 * math.pi)) < 0.1
+        ('ok', True)
     """
     settings = settings or Settings(TOLERANCE if tolerance is None else tolerance)
     settings = settings if tolerance is None else replace(settings, tolerance=tolerance)
@@ -320,9 +330,6 @@ def bracket(
         k *= 2
     if verdict != "ok":
         reason += f"; the budget of {settings.budget} densities ended"
-    elif doubts:
-        verdict = "loose"
-    reason = "; ".join([reason, *doubts])
 
     def weights_of(found: Walk) -> Tensor:
         return found.log_weight if annealed else found.log_ratio.view(settings.systems, -1)

@@ -72,9 +72,9 @@ def tune_steps(energy: EnergyFunction, schedule: NoiseSchedule, event_shape: tup
     starts: dict[int, tuple[Tensor, Tensor]] = {}
 
     def guess(t: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:
-        y = Conditional(energy, schedule, t, x_next).normal_approximation(noise.normal(*event_shape), damped=True)
+        y, acceptance = LevelSampler(num_steps=0, start="denoised").draw(Conditional(energy, schedule, t, x_next), noise)
         starts[int(t[0])] = (x_next, y)
-        return y, torch.ones(len(y), device=y.device)
+        return y, acceptance
 
     *_, (_, x, _) = descend(schedule, noise.normal(*event_shape), guess)
     t = torch.tensor([level for level in chosen for _ in index], device=x.device)
@@ -117,7 +117,8 @@ def level_ratios(
         raise UserError("ratios of levels: the normal approximation needs every spring; use `springwell likelihood`")
     if num_steps < 0:
         raise UserError(f"num_steps={num_steps}: must be 0 or more")
-    chains = LevelSampler(hmc(NUM_LEAPFROG), num_steps, step_size.float())
+    # The paper's approximation, undamped, whatever the number of steps.
+    guess, chains = LevelSampler(num_steps=0), LevelSampler(hmc(NUM_LEAPFROG), num_steps, step_size.float())
     x = noise.normal(*event_shape)
     y, here = x, standard_normal(x).double()
     rows: list[Tensor] = []
@@ -127,9 +128,7 @@ def level_ratios(
         conditional = Conditional(energy, schedule, t, x_next)
         with torch.no_grad():
             rows.append(conditional.f(y).double() - here)
-        # The paper's approximation, undamped, whatever the number of steps.
-        start = conditional.normal_approximation(noise.normal(*event_shape))
-        y, acceptance = chains.run(conditional, start, noise)
+        y, acceptance = chains.run(conditional, guess.draw(conditional, noise)[0], noise)
         with torch.no_grad():
             here = conditional.f(y).double()
         watch()

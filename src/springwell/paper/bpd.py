@@ -6,7 +6,7 @@ from typing import Any
 
 from springwell.app.build import measurable_data
 from springwell.app.plots import new_charts
-from springwell.evaluation.likelihood import measure, settings_for, work_name
+from springwell.evaluation.likelihood import Work, measure, settings_for, work_name
 from springwell.likelihood.bits import to_bits
 from springwell.paper.common import Study, finished, markdown, write
 from springwell.store.parts import Parts
@@ -38,7 +38,7 @@ def reproduce(study: Study) -> dict[str, Any]:
             study.reporter.say(f"{name}, seed {s}")
             data_of = measurable_data(model, study.reporter)
             parts = Parts(study.out / "runs" / f"bpd-{name}" / work_name(model, settings, burn))
-            record = measure(model, data_of, settings, 10_000, burn=burn, parts=parts, reporter=study.reporter).record
+            record = measure(model, data_of, settings, 10_000, burn=burn, work=Work(parts, study.reporter)).record
             numbers["runs"].append({"model": name, "seed": s, **record})
             place, cells = len(rows) + 1, []
             for kind, bound, style, label in SHOWN:

@@ -26,7 +26,7 @@ class Study:
     Attributes:
         out: Where the figure and its runs go.
         seed: Of training and sampling.
-        scale: Factor on the number of iterations or chains.
+        scale: Factor on the number of iterations or chains, and below 1 on that of samples.
         device: What ``--device`` says.
         reporter: Receives progress updates.
         data: What it is made on; None for the default.
@@ -40,6 +40,10 @@ class Study:
     reporter: Reporter
     data: str | None = None
     runs: Path = Path("runs")
+
+    def samples(self, num: int) -> int:
+        """How many samples to draw of ``num`` where the scale is below 1, at least 64."""
+        return max(64, round(min(1.0, self.scale) * num))
 
     def trained(self, config: Config, name: str) -> Model:
         """The model of ``config``, trained in the folder ``name`` below the figure's unless it is there already."""

@@ -13,7 +13,7 @@ from typing import Any
 from springwell.app.config import Config, with_fields
 from springwell.app.plots import data_log_density, draw_density, draw_points, level_log_density, new_figure
 from springwell.app.presets import preset
-from springwell.data import open_data
+from springwell.data.source import open_data
 from springwell.evaluation.toy import evaluate
 from springwell.paper.common import Study, scaled, write
 
@@ -52,12 +52,12 @@ def reproduce(study: Study) -> dict[str, Any]:
         rows: dict[str, Any] = {}
         for column, (kind, config) in zip((1, 3), configs.items(), strict=True):
             model = study.trained(config, f"{name}-{kind}")
-            result = evaluate(model, open_data(name), 2000, seed, study.reporter)
+            result = evaluate(model, open_data(name), study.samples(2000), seed, study.reporter)
             evaluations = config.training.iterations * config.gradient_evaluations()
             rows[kind] = {"gradient_evaluations": evaluations, "iterations": config.training.iterations, **result}
             title = "recovery likelihood" if kind == "recovery" else "marginal, short-run"
             draw_density(row[column], level_log_density(model, 0), title=f"{title}\nKL {result['kl']:.3f} nats")
-            draw_points(row[column + 1], model.sample(4000, seed), title="its samples")
+            draw_points(row[column + 1], model.sample(study.samples(4000), seed), title="its samples")
         a, sigma = float(model.schedule.a_cum[0]), float(model.schedule.sigma_cum[0])
         draw_density(row[0], data_log_density(name, a, sigma), title="exact density")
         row[0].set(ylabel=name.replace("_", " "))

@@ -16,10 +16,10 @@ NUM_SAMPLES = 4000
 def reproduce(study: Study) -> dict[str, Any]:
     data, seed, scale = study.data or "checkerboard", study.seed, study.scale
     model = study.trained(scaled(preset(data), seed, scale), f"{data}-recovery")
-    levels = model.schedule.num_levels
+    levels, num = model.schedule.num_levels, study.samples(NUM_SAMPLES)
     figure, axes = new_figure(2, levels + 1, 2.0)
-    numbers: dict[str, Any] = {"data": data, "seed": seed, "scale": scale, "num_samples": NUM_SAMPLES, "levels": []}
-    for column, (t, x, acceptance) in enumerate(model.trajectory(torch.arange(NUM_SAMPLES), seed)):
+    numbers: dict[str, Any] = {"data": data, "seed": seed, "scale": scale, "num_samples": num, "levels": []}
+    for column, (t, x, acceptance) in enumerate(model.trajectory(torch.arange(num), seed)):
         noise = float(model.schedule.sigma_cum[t])
         draw_points(axes[0, column], x, title=f"$x_{t}$, noise {noise:.2f}")
         if t == levels:

@@ -12,7 +12,7 @@ from torch import Tensor
 from springwell.app.config import Config, with_fields
 from springwell.app.plots import draw_images, new_figure
 from springwell.app.presets import preset
-from springwell.data import open_data
+from springwell.data.source import open_data
 from springwell.errors import UserError
 from springwell.evaluation.neighbours import nearest
 from springwell.evaluation.toy import mmd
@@ -37,7 +37,8 @@ def reproduce(study: Study) -> dict[str, Any]:
     ladder = scaled(coarse_ladder(data), seed, scale)
     configs = {"ladder": ladder, "authors' rule": authors_rule(ladder, preset(f"{data}-t6"))}
     source = open_data(data, ladder.images, study.reporter)
-    held_out = source.held_out(Noise(seed, torch.arange(min(NUM_SAMPLES, source.num_held_out or NUM_SAMPLES)), Stream.DATA))
+    num = study.samples(NUM_SAMPLES)
+    held_out = source.held_out(Noise(seed, torch.arange(min(num, source.num_held_out or num)), Stream.DATA))
     figure, axes = new_figure(1, 3, 3.2)
     rows = source.rows
     assert rows is not None

@@ -33,6 +33,13 @@ def hmc(num_leapfrog: int = 2, inverse_mass: Tensor | None = None, max_energy_er
         num_leapfrog: L, which is also the number of gradients per step.
         inverse_mass: Diagonal of M^{-1}, which broadcasts against y; best is the variance of the target. None for 1.
         max_energy_error: A step is called divergent when the Hamiltonian rises by more.
+
+    Example:
+        >>> log_density = lambda y: -y.square().sum(-1) / 2
+        >>> noise = sw.Noise(0, torch.arange(100))
+        >>> y, acceptance = sw.samplers.run_chain(sw.samplers.hmc(4), torch.zeros(100, 2), log_density, 0.5, 10, noise)
+        >>> y.shape, acceptance.shape
+        (torch.Size([100, 2]), torch.Size([100]))
     """
     num_leapfrog = whole_number("num_leapfrog", num_leapfrog, 1)
     check_inverse_mass(inverse_mass)

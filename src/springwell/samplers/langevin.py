@@ -44,6 +44,13 @@ def langevin(noise_scale: float = 1.0) -> Kernel:
 
     Args:
         noise_scale: Factor on the noise; 1 is the correct dynamics, and the authors generate with 0.99.
+
+    Example:
+        >>> log_density = lambda y: -y.square().sum(-1) / 2
+        >>> noise = sw.Noise(0, torch.arange(100))
+        >>> y, acceptance = sw.samplers.run_chain(sw.samplers.langevin(), torch.zeros(100, 2), log_density, 0.3, 10, noise)
+        >>> y.shape, acceptance.shape
+        (torch.Size([100, 2]), torch.Size([100]))
     """
     if not 0 <= noise_scale <= 1:
         raise UserError(f"noise_scale={noise_scale:g}: out of range; use a value in [0, 1]")
@@ -61,5 +68,13 @@ def langevin(noise_scale: float = 1.0) -> Kernel:
 
 
 def mala() -> Kernel:
-    """The kernel of Langevin dynamics with a Metropolis test, which leaves log p invariant for every step size."""
+    """The kernel of Langevin dynamics with a Metropolis test, which leaves log p invariant for every step size.
+
+    Example:
+        >>> log_density = lambda y: -y.square().sum(-1) / 2
+        >>> noise = sw.Noise(0, torch.arange(100))
+        >>> y, acceptance = sw.samplers.run_chain(sw.samplers.mala(), torch.zeros(100, 2), log_density, 0.9, 10, noise)
+        >>> y.shape, acceptance.shape
+        (torch.Size([100, 2]), torch.Size([100]))
+    """
     return Kernel(init_with_gradient, _mala_step, name="mala")

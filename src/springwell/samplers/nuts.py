@@ -162,6 +162,13 @@ def nuts(max_depth: int = 10, inverse_mass: Tensor | None = None, max_energy_err
         max_depth: Doublings at most; a trajectory has up to 2^max_depth - 1 leapfrog steps.
         inverse_mass: Diagonal of M^{-1}, which broadcasts against y; best is the variance of the target. None for 1.
         max_energy_error: A trajectory is divergent, and ends, when the Hamiltonian rises by more.
+
+    Example:
+        >>> log_density = lambda y: -y.square().sum(-1) / 2
+        >>> noise = sw.Noise(0, torch.arange(100))
+        >>> y, acceptance = sw.samplers.run_chain(sw.samplers.nuts(), torch.zeros(100, 2), log_density, 0.5, 10, noise)
+        >>> y.shape, acceptance.shape
+        (torch.Size([100, 2]), torch.Size([100]))
     """
     if not 1 <= max_depth <= 20:
         raise UserError(f"max_depth={max_depth}: must be in 1 ... 20")

@@ -29,8 +29,12 @@ class TrainingOptions:
     """Adam's beta_1."""
     beta2: Share = 0.99
     """Adam's beta_2."""
+    adam_eps: Annotated[float, Meta(gt=0, le=1)] = 1e-8
+    """Adam's epsilon."""
     warmup: CountOrZero = 100
     """Iterations over which the learning rate rises from 0."""
+    idle_start: bool = False
+    """Let the learning rate of the first iteration be 0, as the authors' code does, and not one step above it."""
     clip: Annotated[float, Meta(gt=0, le=1e9)] | None = 20.0
     """Clip the gradient's norm at this value. None: do not clip."""
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
@@ -38,6 +42,8 @@ class TrainingOptions:
     spectral norms."""
     ema: Share = 0.995
     """Decay of the exponential moving average of the weights, which is the model that is sampled and measured."""
+    ema_warmup: bool = True
+    """Let the average forget faster in the first iterations, so that it does not remember the untrained weights for long."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     """Everything random follows from it."""
     log_every: Count = 50

@@ -34,7 +34,8 @@ class TrainingState:
             {"params": [p for p in self.energy.parameters() if p.ndim <= 1], "weight_decay": 0.0},
         ]
         betas = (options.beta1, options.beta2)
-        self.adam = torch.optim.AdamW([g for g in groups if g["params"]], lr=options.lr, betas=betas, fused=True)
+        groups = [group for group in groups if group["params"]]
+        self.adam = torch.optim.AdamW(groups, lr=options.lr, betas=betas, eps=options.adam_eps, fused=True)
         self.step_size = task.sampler.steps(torch.arange(task.schedule.num_levels)).clone().to(device)
         # The number of samples, then the sums of their loss and of the objective's statistics, by level.
         self.statistics = torch.zeros(task.schedule.num_levels, 2, dtype=torch.float64, device=device)

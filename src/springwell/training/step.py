@@ -25,7 +25,7 @@ from springwell.training.options import TrainingOptions
 from springwell.training.state import TrainingState
 from springwell.training.task import Task
 
-Batch = tuple[Noise, Tensor]
+Batch = tuple[Noise, Tensor, dict[str, Tensor]]
 
 
 class Step:
@@ -57,11 +57,14 @@ class Step:
         self.parts = mine.chunk(self.options.accumulate)
 
     def draw(self, number: int) -> Batch:
-        """Part ``number`` of all parts of all iterations: its noise, and the data x ``[n, ...]``."""
+        """Part ``number`` of all parts of all iterations: its noise, the data x ``[n, ...]`` and, if there are any, labels."""
         iteration, part = divmod(number, self.options.accumulate)
         stream = Stream.TRAINING + self.first_stream + iteration
         noise = Noise(self.options.seed, self.parts[part], stream, max(1, self.task.sampler.num_steps))
-        return noise, self.task.data.sample(noise)
+        if self.task.labels is None:
+            return noise, self.task.data.sample(noise), {}
+        x, label = self.task.labels.sample(noise)
+        return noise, x, {"label": label}
 
     def __call__(self, iteration: int, batches: Iterator[Batch]) -> Tensor:
         """One iteration. Returns the norm of the gradient; the state's statistics have grown by this batch."""
@@ -74,10 +77,10 @@ class Step:
         sums = torch.zeros_like(state.statistics)
         for position in self.parts:
             # A level and a pair for every sample of the batch, then the objective.
-            noise, x = next(batches)
+            noise, x, labels = next(batches)
             t = stratified_levels(num_levels, position, self.options.batch, offset)
             with accelerator.no_sync(self.wrapped) if position is not self.parts[-1] else nullcontext():
-                outcome = self.objective(x, noise, t)
+                outcome = self.objective(x, noise, t, **labels)
                 accelerator.backward(outcome.loss.sum() / self.share)
             sums += level_sums(outcome, self.objective.names, num_levels)
         clip = math.inf if self.options.clip is None else self.options.clip
@@ -86,7 +89,7 @@ class Step:
         follow = getattr(state.energy, "follow_weights", None)
         if follow is not None:
             follow()
-        update_ema(state.average, state.energy, self.options.ema, iteration)
+        update_ema(state.average, state.energy, self.options.ema, iteration if self.options.ema_warmup else None)
         self._count(accelerator.reduce(sums))
         return norm
 
@@ -111,7 +114,7 @@ class Step:
 
 def learning_rate(options: TrainingOptions, iteration: int) -> float:
     """Warm-up, then constant or a half cosine down to 0."""
-    warm = min(1.0, (iteration + 1) / max(1, options.warmup))
+    warm = min(1.0, (iteration + (not options.idle_start)) / options.warmup) if options.warmup else 1.0
     if options.lr_decay == "constant":
         return options.lr * warm
     return options.lr * warm * 0.5 * (1 + math.cos(math.pi * iteration / options.iterations))

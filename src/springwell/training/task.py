@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from springwell.data.labels import Labels
 from springwell.data.source import DataSource
 from springwell.energy.base import EnergyFunction
 from springwell.level import LevelSampler
@@ -34,6 +35,7 @@ class Task:
         target_acceptance: The acceptance that step sizes are adapted to; None keeps them.
         denoise: Whether the model's samples are denoised.
         metadata: What is to be known of the model, for JSON.
+        labels: The data with their labels, for an energy that knows classes.
     """
 
     energy: nn.Module
@@ -46,6 +48,7 @@ class Task:
     target_acceptance: float | None = None
     denoise: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
+    labels: Labels | None = None
 
     @property
     def adapts(self) -> bool:

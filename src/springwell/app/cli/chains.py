@@ -106,7 +106,7 @@ def _place(command: DiagnoseCommand | LongrunCommand, what: str) -> Path:
 
 def diagnose_command(command: DiagnoseCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app import plots
-    from springwell.evaluation.chains import FREE, diagnose
+    from springwell.evaluation.chains import FREE, Length, diagnose
     from springwell.schedule import spread_levels
     from springwell.store.files import write_json
 
@@ -122,7 +122,8 @@ def diagnose_command(command: DiagnoseCommand, context: cli.Context) -> dict[str
         raise UserError(f"--levels {bad[0]}: out of range; this model has levels 0 ... {last}")
     out = _place(command, "chains")
     steps = _steps(command, FREE in levels, model, out, context)
-    found = diagnose(model, steps, levels, command.steps, command.num, command.warmup, command.seed, context.reporter)
+    length = Length(command.steps, command.num, command.warmup, command.seed)
+    found = diagnose(model, steps, levels, length, context.reporter)
     rows = [diagnosed.numbers for diagnosed in found]
     shown = [found[i] for i in spread_levels(len(found), 5)]
     with cli.write_errors(out):

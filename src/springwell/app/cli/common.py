@@ -53,7 +53,7 @@ class Common:
     device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
     """auto, cpu, cuda, xpu: where to compute. auto takes an accelerator that has float64, else the CPU."""
     threads: Number = None
-    """CPU threads. Default: torch's own choice."""
+    """CPU threads. Default: by the size of the network and the batch, and no more than torch would take."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,25 @@ class Context:
                 raise UserError(f"--threads {threads}: out of range; use 1 ... {os.cpu_count()}")
             torch.set_num_threads(threads)
 
+    def fit_threads(self, operations: Callable[[], float]) -> None:
+        """Takes as many CPU threads as suit steps of so many operations, which are counted unless --threads says how many."""
+        import torch
 
-def load_model(run: str, context: Context, device: str | None = None, data: str | None = None) -> Model:
+        from springwell.devices import threads_for
+
+        if self.common.threads is None:
+            torch.set_num_threads(threads_for(operations()))
+
+
+def check_guidance(label: str | None, guidance: float) -> None:
+    """Refuses guidance without a class."""
+    if label is None and guidance != 1:
+        raise UserError(f"--guidance {guidance:g}: guides towards a class; add --label")
+
+
+def load_model(
+    run: str, context: Context, device: str | None = None, data: str | None = None, rows: int | None = None
+) -> Model:
     """The model that ``run`` names. Says which one is meant where there are two, and warns of one that is not finished.
 
     Args:
@@ -135,6 +152,7 @@ def load_model(run: str, context: Context, device: str | None = None, data: str 
         context: The surroundings.
         device: Where to put it. Default: what --device says.
         data: The data to measure it on, if not those that it was trained on.
+        rows: How many chains run side by side. Default: as many as the model's batches have.
     """
     from springwell.app.api import find, load_folder
     from springwell.store import zoo
@@ -148,6 +166,9 @@ def load_model(run: str, context: Context, device: str | None = None, data: str 
             context.reporter.say(f"{run}: the model that ships; {mine} is your run")
     folder = find(run)
     model = load_folder(folder, device=device or context.device(), warn=context.reporter.warn)
+    if model.device.type == "cpu":
+        most = model.automatic_batch()
+        context.fit_threads(lambda: min(rows or most, most) * model.gradient_operations())
     config = model.metadata.get("config")
     if config is not None and not Run(folder).finished:
         total = config["training"]["iterations"]

@@ -42,7 +42,7 @@ class ConvertCommand(cli.Command):
 
 
 def data_command(command: DataCommand, context: cli.Context) -> dict[str, Any]:
-    from springwell.data import prepare_images
+    from springwell.data.images import prepare_images
     from springwell.data.options import ImageOptions
 
     cli.in_range(("image-size", command.image_size, 1, 4096), ("workers", command.workers, 1, 1024))

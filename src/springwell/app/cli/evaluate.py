@@ -77,20 +77,18 @@ def evaluate_command(command: EvaluateCommand, context: cli.Context) -> dict[str
 
 def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, processes: cli.Processes) -> dict[str, Any]:
     """Measures a model, writes evaluation.json and the pictures; of many processes, the first one does."""
-    from springwell.app import plots
     from springwell.app.api import find
     from springwell.app.build import config_of, open_model_data
     from springwell.evaluation.images import evaluate_images
     from springwell.evaluation.quality import quality
     from springwell.evaluation.sources import MOST, open_source
     from springwell.evaluation.toy import evaluate
-    from springwell.store.files import read_lines, write_json
+    from springwell.store.files import write_json
     from springwell.store.run import Run
 
     num, seed = command.num, command.seed
     with processes.first():
         model = cli.load_model(command.run, context, processes.device, command.data)
-    folder = find(command.run)
     images = len(model.event_shape) == 3
     limit = 1_000_000 if images else 10_000
     if num is not None and not 100 <= num <= limit:
@@ -101,42 +99,54 @@ def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, pro
     cli.writable(out)
     network = _inception(command, model, context, processes) if images and command.fid else None
     result: dict[str, Any] = {}
+    shown = found = None
     if data is not None and images:
-        measured = evaluate_images(model, data, min(num or QUICK, QUICK), seed, context.reporter)
-        result = measured.result
+        shown = evaluate_images(model, data, min(num or QUICK, QUICK), seed, context.reporter)
+        result = shown.result
     elif data is not None:
         result = evaluate(model, data, num or 2000, seed, context.reporter)
-    found = None
     if network is not None:
         config = config_of(model)
         reference = open_source(f"{config.data}@{command.reference}", None, config.images, context.reporter)
         found = quality(model, reference, network, num or MOST, seed, context.reporter, out / PARTS)
     if not processes.main:
         return {}
-    path = out / "evaluation.json"
     result["weights"] = model.fingerprint()
-    known = known_evaluation(path) if images else {}
-    before = known.get("quality") if known.get("weights") == result["weights"] else None
-    if found is None:
-        found = before
-    elif before and before["num_samples"] > found["num_samples"]:
-        context.reporter.warn(f"{path}: had an FID of more samples, which is replaced; {quality_lines(before)[0]}")
-    if found is not None:
-        result["quality"] = found
+    path = out / "evaluation.json"
+    if images:
+        _add_quality(result, found, path, context)
     with cli.write_errors(out):
         # What took long first: a picture that cannot be drawn must not cost it.
         write_json(path, result)
         shutil.rmtree(out / PARTS, ignore_errors=True)
-        if images:
-            title = f"{model.metadata['name']}, iteration {model.iteration}"
-            plots.image_report(measured.samples[:64], measured.held_out[:64], out / "report.png", title)
-            plots.levels(out / "levels.png", result)
-            plots.neighbours(out / "neighbours.png", measured.samples, measured.neighbours)
-        else:
-            plots.preview(model, out / "report.png")
-        if metrics := Run(folder).read_metrics():
-            plots.curves(out / "curves.png", metrics, read_lines(Run(folder).fid_path))
+        _draw(model, shown, Run(find(command.run)), out)
     return result
+
+
+def _add_quality(result: dict[str, Any], found: dict[str, Any] | None, path: Path, context: cli.Context) -> None:
+    """Adds the FID and its kin: what was found, or else what is known of the same weights."""
+    known = known_evaluation(path)
+    before = known.get("quality") if known.get("weights") == result["weights"] else None
+    if found and before and before["num_samples"] > found["num_samples"]:
+        context.reporter.warn(f"{path}: had an FID of more samples, which is replaced; {quality_lines(before)[0]}")
+    if found or before:
+        result["quality"] = found or before
+
+
+def _draw(model: Any, shown: Any, run: Any, out: Path) -> None:
+    """Draws samples and what was measured of them; ``shown`` is what was measured of images, None of vectors."""
+    from springwell.app import plots
+    from springwell.store.files import read_lines
+
+    if shown is None:
+        plots.preview(model, out / "report.png")
+    else:
+        title = f"{model.metadata['name']}, iteration {model.iteration}"
+        plots.image_report(shown.samples[:64], shown.held_out[:64], out / "report.png", title)
+        plots.levels(out / "levels.png", shown.result)
+        plots.neighbours(out / "neighbours.png", shown.samples, shown.neighbours)
+    if metrics := run.read_metrics():
+        plots.curves(out / "curves.png", metrics, read_lines(run.fid_path))
 
 
 def _inception(command: EvaluateCommand, model: Any, context: cli.Context, processes: cli.Processes) -> Any:

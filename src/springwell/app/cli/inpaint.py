@@ -66,6 +66,7 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: cli.Context) -
     import torch
 
     from springwell.app.files import Image, box_mask, fill_folder, half_mask, read_images, read_mask, sha256
+    from springwell.applications.batches import Draws
     from springwell.applications.inpaint import check_hidden, inpaint
     from springwell.data import pictures
     from springwell.data.images import scaled
@@ -94,8 +95,8 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: cli.Context) -
     def work(part: list[Image], watch: Callable[[int], None]) -> None:
         pixels = torch.stack([image.pixels for image in part if image.pixels is not None])
         numbers = [image.number for image in part]
-        how = (num, command.seed, sweeps, command.steps)
-        drawn = inpaint(model, scaled(pixels), hidden, *how, numbers=numbers, watch=watch).cpu()
+        draws = Draws(num, command.seed, sweeps, command.steps, numbers=numbers, watch=watch)
+        drawn = inpaint(model, scaled(pixels), hidden, draws).cpu()
         for image, original, samples in zip(part, pixels.permute(0, 2, 3, 1).numpy(), drawn, strict=True):
             filled = np.where(seen, original, pictures.to_bytes(samples))
             for j, sample in enumerate(filled):
@@ -114,6 +115,7 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: cli.Context) 
 
     from springwell.app.plots import conditional_figure, save_figure
     from springwell.app.writing import save_samples
+    from springwell.applications.batches import Draws
     from springwell.applications.inpaint import check_hidden, inpaint_noisy
     from springwell.data.toy import TOY_DATA, toy_data
     from springwell.evaluation.conditionals import NUM_CELLS, against_exact
@@ -132,7 +134,8 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: cli.Context) 
     cli.writable(out.parent)
     steps = 5 if command.steps is None else command.steps
     with context.reporter.bar("sampling (levels x samples)", num * (model.schedule.num_levels + 1)) as bar:
-        drawn = inpaint_noisy(model, x[None], hidden, num, command.seed, sweeps, steps, watch=bar.advance)
+        draws = Draws(num, command.seed, sweeps, steps, watch=bar.advance)
+        drawn = inpaint_noisy(model, x[None], hidden, draws)
     x_0, samples = drawn[0][0], drawn[1][0].cpu()
     result: dict[str, Any] = {"run": command.run, "out": str(out), "num": num, "seed": command.seed, "sweeps": sweeps}
     lines, exact = [], None

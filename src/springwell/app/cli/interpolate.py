@@ -39,20 +39,10 @@ class InterpolateCommand(cli.Command):
 def interpolate_command(command: InterpolateCommand, context: cli.Context) -> dict[str, Any]:
     import torch
 
-    from springwell.app.plots import paths_figure, save_figure
-    from springwell.app.writing import MAX_GRID, save_samples
-    from springwell.applications.interpolate import check_seeds, interpolate
-    from springwell.data import pictures
+    from springwell.app.writing import MAX_GRID
+    from springwell.applications.interpolate import interpolate
 
-    seeds, num = command.seeds, command.num
-    listed = " ".join(map(str, seeds))
-    if command.manifold and len(seeds) != 4:
-        raise UserError(f"--seeds {listed}: a surface has 4 corners")
-    if len(seeds) < 2 or len(seeds) % 2:
-        raise UserError(f"--seeds {listed}: every path has two ends; give 2, 4, 6, ... seeds")
-    groups = [list(seeds)] if command.manifold else [list(seeds[i : i + 2]) for i in range(0, len(seeds), 2)]
-    for group in groups:
-        check_seeds(group)
+    seeds, num, groups = command.seeds, command.num, _groups(command)
     cli.at_least(("num", num, 2), ("batch", command.batch, 1), ("steps", command.steps, 0))
     if command.out is not None and command.out.suffix not in (".png", ".gif", ".npy", ".npz"):
         raise UserError(f"--out {command.out}: unknown kind '{command.out.suffix}'; use .png, .gif, .npy or .npz")
@@ -72,24 +62,49 @@ def interpolate_command(command: InterpolateCommand, context: cli.Context) -> di
         paths = [interpolate(model, g, num, command.tests, command.steps, command.batch, bar.advance).cpu() for g in groups]
     # A row per path, or the rows of the surface.
     rows = paths[0] if command.manifold else torch.stack(paths)
-    shown = pictures.to_bytes(rows.flatten(0, 1)) if images else rows.flatten(0, 1).numpy()
-    step = (rows[:, 1:] - rows[:, :-1]).flatten(2).norm(dim=2)
     for out in outs:
         with cli.write_errors(out):
-            if out.suffix in (".npy", ".npz"):
-                save_samples(shown.reshape(*rows.shape[:2], *shown.shape[1:]), out)
-            elif not images:
-                save_figure(paths_figure(rows, f"{len(rows)} paths of {num} samples"), out)
-            elif out.suffix == ".png":
-                pictures.save_png(pictures.grid(shown, num), out)
-            else:
-                frames = _border(rows) if command.manifold else rows.transpose(0, 1)
-                pictures.save_gif([pictures.grid(pictures.to_bytes(frame)) for frame in frames], out)
+            _write(rows, command.manifold, out)
+    step = (rows[:, 1:] - rows[:, :-1]).flatten(2).norm(dim=2)
     largest, mean, pairs = float(step.max()), float(step.mean()), step.numel()
     what = f"largest distance of neighbours {largest:.3f}, mean {mean:.3f}, {pairs} pairs"
     context.tell(f"{', '.join(map(str, outs))}: {len(rows)} x {num} samples of {command.run}; {what}")
     drawn = {"out": [str(out) for out in outs], "seeds": list(seeds), "shape": list(rows.shape), "tests": command.tests}
     return {"run": command.run, **drawn, "distance_largest": largest, "distance_mean": mean, "distance_pairs": pairs}
+
+
+def _groups(command: InterpolateCommand) -> list[list[int]]:
+    """The seeds of every path, or of the surface."""
+    from springwell.applications.interpolate import check_seeds
+
+    seeds, listed = command.seeds, " ".join(map(str, command.seeds))
+    if command.manifold and len(seeds) != 4:
+        raise UserError(f"--seeds {listed}: a surface has 4 corners")
+    if len(seeds) < 2 or len(seeds) % 2:
+        raise UserError(f"--seeds {listed}: every path has two ends; give 2, 4, 6, ... seeds")
+    groups = [list(seeds)] if command.manifold else [list(seeds[i : i + 2]) for i in range(0, len(seeds), 2)]
+    for group in groups:
+        check_seeds(group)
+    return groups
+
+
+def _write(rows: Any, surface: bool, out: Path) -> None:
+    """Writes samples ``[rows, num, ...]`` as a picture, an animation or numbers."""
+    from springwell.app.plots import paths_figure, save_figure
+    from springwell.app.writing import save_samples
+    from springwell.data import pictures
+
+    images, num = rows.ndim == 5, rows.shape[1]
+    shown = pictures.to_bytes(rows.flatten(0, 1)) if images else rows.flatten(0, 1).numpy()
+    if out.suffix in (".npy", ".npz"):
+        save_samples(shown.reshape(*rows.shape[:2], *shown.shape[1:]), out)
+    elif not images:
+        save_figure(paths_figure(rows, f"{len(rows)} paths of {num} samples"), out)
+    elif out.suffix == ".png":
+        pictures.save_png(pictures.grid(shown, num), out)
+    else:
+        frames = _border(rows) if surface else rows.transpose(0, 1)
+        pictures.save_gif([pictures.grid(pictures.to_bytes(frame)) for frame in frames], out)
 
 
 def _border(rows: Any) -> list[Any]:

@@ -48,7 +48,7 @@ class LikelihoodCommand(cli.Command):
 def likelihood_command(command: LikelihoodCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app import plots
     from springwell.app.build import measurable_data
-    from springwell.evaluation.likelihood import measure, settings_for, work_name
+    from springwell.evaluation.likelihood import Work, measure, settings_for, work_name
     from springwell.store.files import write_json
     from springwell.store.parts import Parts
 
@@ -71,7 +71,7 @@ def likelihood_command(command: LikelihoodCommand, context: cli.Context) -> dict
             with cli.write_errors(out):
                 data = measurable_data(model, context.reporter)
                 asked = (command.num, command.split, command.burn)
-                found = measure(model, data, settings, *asked, parts, context.reporter)
+                found = measure(model, data, settings, *asked, Work(parts, context.reporter))
         except KeyboardInterrupt:
             raise InterruptionError(f"interrupted; {kept} keeps what there is: run the same command to go on") from None
     if not processes.main:
@@ -87,8 +87,6 @@ def likelihood_command(command: LikelihoodCommand, context: cli.Context) -> dict
 
 def likelihood_lines(r: dict[str, Any]) -> list[str]:
     """What the command prints of likelihood.json."""
-    last = r["rounds"][-1]
-    n, k = last["forward"]["num_chains"], last["num_densities"]
     lines = []
     above = {"ok": "conservative", "crossed": "no bound: see the verdict"}.get(
         r["verdict"], "conservative if chains have converged"
@@ -108,6 +106,13 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
         noise = f", initial noise {r['initial_noise']:.3g}" if r["initial_noise"] else ""
         lines.append(f"bits/dim  {span('bits_per_dim', 1 / (r['dim'] * math.log(2)))}; {what}, {how}{noise}")
     lines.append(f"nll       {span('nll', 1.0)} nats; {what}")
+    return [*lines, *_bounds(r), *_chains(r), f"verdict   {r['verdict']}: {r['reason']}"]
+
+
+def _bounds(r: dict[str, Any]) -> list[str]:
+    """A line for every estimate of log Z."""
+    last, lines = r["rounds"][-1], []
+    n, k = last["forward"]["num_chains"], last["num_densities"]
 
     def line(name: str, e: dict[str, Any], note: str) -> str:
         return f"{name:<10}{e['value']:.3f} +- {e['standard_error']:.3f} nats   {note}"
@@ -131,11 +136,16 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
         lines.append(f"{'log Z  =':<10}{r['claim']:.3f} nats   what the model claims; {correction}")
     if r["thermodynamic_integration"]:
         lines.append(line("log Z  =", r["thermodynamic_integration"], "thermodynamic integration; no bound"))
+    return lines
+
+
+def _chains(r: dict[str, Any]) -> list[str]:
+    """A line for the chains of every source."""
+    lines = []
     for source, s in r["sources"].items():
         means = f"mean f {s['mean_f_before']:.1f} before, {s['mean_f']:.1f} +- {s['mean_f_standard_error']:.1f} after"
         drift = f"{s['drift']:+.1f} +- {s['drift_standard_error']:.1f} in their second half"
         lines.append(
             f"{'chains':<10}from {source}: {means} {s['num_steps']} steps, {drift}; of the data {r['mean_f']:.1f} nats"
         )
-    lines.append(f"verdict   {r['verdict']}: {r['reason']}")
     return lines

@@ -6,8 +6,13 @@ converted by the rules below, which raise, and unknown options come back from ty
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -194,16 +199,35 @@ def _numbers_and_choices(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[An
     return None
 
 
-_field_help = tyro._docstrings.parse_docstring_from_object
+@cache
+def _documented(module: str) -> dict[str, dict[str, str]]:
+    """The strings below the fields of every class of a module: {class: {field: text}}, each text in one line."""
+    found: dict[str, dict[str, str]] = {}
+    classes = [node for node in ast.parse(inspect.getsource(sys.modules[module])).body if isinstance(node, ast.ClassDef)]
+    for cls in classes:
+        for pair in pairwise(cls.body):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    found.setdefault(cls.name, {})[name] = " ".join(words.split())
+    return found
 
 
-def _joined_lines(obj: object) -> dict[str, str]:
-    """tyro breaks the help of an option wherever a line of its docstring is indented, which is in the middle of sentences.
+def _field_help(obj: Any) -> dict[str, str]:
+    """What help says of the fields of a class.
 
-    Classes of other packages, which have no options of ours, are not parsed; it takes a tenth of a second.
+    tyro's own function parses a module anew for each of its classes, and breaks the help of an option wherever a line of its
+    docstring is indented, which is in the middle of sentences.
     """
-    ours = getattr(obj, "__module__", "").startswith(("springwell", "types"))
-    return {name: " ".join(text.split()) for name, text in _field_help(obj).items()} if ours else {}
+    return _documented(obj.__module__).get(obj.__name__, {}) if obj.__module__.startswith("springwell") else {}
 
 
-tyro._docstrings.parse_docstring_from_object = _joined_lines  # type: ignore[assignment]
+def _has_type(kind: Any, value: Any) -> bool:
+    """tyro's test of defaults, without importing typeguard for ``X | None`` and tuples, which takes a tenth of a second."""
+    if get_origin(kind) is UnionType:
+        return any(_has_type(part, value) for part in get_args(kind))
+    return isinstance(value, tuple) if get_origin(kind) is tuple else _tyro_has_type(kind, value)
+
+
+_tyro_has_type = tyro._resolver.is_instance
+tyro._resolver.is_instance = _has_type  # type: ignore[assignment]
+tyro._docstrings.parse_docstring_from_object = _field_help  # type: ignore[assignment]

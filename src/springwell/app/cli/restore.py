@@ -55,10 +55,8 @@ def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, 
     import torch
 
     from springwell.app.files import Image, fill_folder, read_images
-    from springwell.app.writing import save_arrays
-    from springwell.applications.operators import enlarged
-    from springwell.applications.restore import Measurement, restore
-    from springwell.data import pictures
+    from springwell.applications.batches import Draws
+    from springwell.applications.restore import restore
     from springwell.data.images import scaled
     from springwell.noise import Noise, Stream
     from springwell.store.parts import Results
@@ -72,15 +70,9 @@ def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, 
     if len(shape) != 3:
         raise UserError(f"restore: {command.run} is a model of vectors; from Python, springwell.applications.restore takes any")
     cli.check_row(num, shape)
-    operator, name = _operator(command, shape), f"--operator {command.operator}"
-    measurement = Measurement(operator, noise, shape, model.device, name)
-    if len(measurement.shape) != 3 or measurement.shape[0] not in (1, shape[0]):
-        channels = "1 channel" if shape[0] == 1 else f"1 or {shape[0]} channels"
-        made = f"{list(measurement.shape)} of {list(shape)}"
-        raise UserError(f"{name}: makes {made}; from here it must be an image of {channels}")
-    # What is wrong with the derivative is said before the first image is begun.
-    _ = measurement.curvature
-    needed = shape if command.simulate else measurement.shape
+    operator = _operator(command, shape)
+    measured = _measured_shape(command, operator, noise, model)
+    needed = shape if command.simulate else measured
     images = read_images(command.image, needed, command.resize, command.limit, context.reporter, out)
     cli.writable(out.parent)
     names = ("run", "image", "task", "factor", "kernel", "operator", "simulate", "num", "seed", "sweeps", "steps")
@@ -92,28 +84,53 @@ def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, 
         numbers = [image.number for image in part]
         observed = clean
         if command.simulate:
-            eps = Noise(command.seed, torch.tensor(numbers), Stream.MEASUREMENT).normal(*measurement.shape)
+            eps = Noise(command.seed, torch.tensor(numbers), Stream.MEASUREMENT).normal(*measured)
             observed = operator(clean) + noise * eps
-        how = (num, command.seed, command.sweeps, command.steps)
-        found = restore(model, observed, operator, noise, *how, numbers=numbers, watch=watch)
-        samples, mean, std = (x.cpu() for x in found)
-        shown = enlarged(observed.clamp(-1, 1), shape)
+        draws = Draws(num, command.seed, command.sweeps, command.steps, numbers=numbers, watch=watch)
+        found = restore(model, observed, operator, noise, draws)
         for i, image in enumerate(part):
-            spread = std[i].nan_to_num(0)
-            panels = {"mean": mean[i], "std": 2 * spread / max(float(spread.max()), 1e-12) - 1}
-            panels |= {str(j): sample for j, sample in enumerate(samples[i])}
-            for name, picture in panels.items():
-                pictures.save_png(pictures.to_bytes(picture[None])[0], out / f"{image.name}-{name}.png")
-            arrays = {"observation": observed[i], "samples": samples[i], "mean": mean[i], "std": std[i]}
-            save_arrays(out / f"{image.name}.npz", {key: value.numpy() for key, value in arrays.items()})
-            row = torch.stack([*([clean[i]] if command.simulate else []), shown[i], *panels.values()])
-            pictures.save_png(pictures.grid(pictures.to_bytes(row), len(row)), out / f"{image.name}.png")
+            before = clean[i : i + 1] if command.simulate else clean[:0]
+            _write(out / image.name, before, observed[i], *(x[i].cpu() for x in found))
 
     with cli.write_errors(out):
         fill_folder(Results(out, "restore", record), images, model, num, work, context.reporter)
     psnr = _quality(out, images, shape, context) if command.simulate else {}
     what = f"{command.task}, noise {noise:g}, {command.sweeps} sweeps"
     return {**cli.told(command, context, out, images, num, what), **({"psnr": psnr} if psnr else {})}
+
+
+def _measured_shape(command: RestoreCommand, operator: Any, noise: float, model: Any) -> tuple[int, ...]:
+    """The shape of a measurement, before the first image is begun; refuses what no picture shows or cannot be derived."""
+    from springwell.applications.restore import Measurement
+
+    shape, name = model.event_shape, f"--operator {command.operator}"
+    measurement = Measurement(operator, noise, shape, model.device, name)
+    if len(measurement.shape) != 3 or measurement.shape[0] not in (1, shape[0]):
+        channels = "1 channel" if shape[0] == 1 else f"1 or {shape[0]} channels"
+        made = f"{list(measurement.shape)} of {list(shape)}"
+        raise UserError(f"{name}: makes {made}; from here it must be an image of {channels}")
+    _ = measurement.curvature
+    return measurement.shape
+
+
+def _write(place: Path, before: Any, observed: Any, samples: Any, mean: Any, std: Any) -> None:
+    """NAME-*.png of every picture, NAME.npz of the numbers, and NAME.png of all in a row, which begins with ``before``."""
+    import torch
+
+    from springwell.app.writing import save_arrays
+    from springwell.applications.operators import enlarged
+    from springwell.data import pictures
+
+    spread = std.nan_to_num(0)
+    panels = {"mean": mean, "std": 2 * spread / max(float(spread.max()), 1e-12) - 1}
+    panels |= {str(j): sample for j, sample in enumerate(samples)}
+    for name, picture in panels.items():
+        pictures.save_png(pictures.to_bytes(picture[None])[0], place.with_name(f"{place.name}-{name}.png"))
+    arrays = {"observation": observed, "samples": samples, "mean": mean, "std": std}
+    save_arrays(place.with_name(f"{place.name}.npz"), {key: value.numpy() for key, value in arrays.items()})
+    shown = enlarged(observed.clamp(-1, 1)[None], tuple(mean.shape))
+    row = torch.stack([*before, *shown, *panels.values()])
+    pictures.save_png(pictures.grid(pictures.to_bytes(row), len(row)), place.with_name(f"{place.name}.png"))
 
 
 def _quality(out: Path, images: list[Any], shape: tuple[int, ...], context: cli.Context) -> dict[str, Any]:

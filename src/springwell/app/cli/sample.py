@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from springwell.app.cli import common as cli
 from springwell.app.cli.tables import sample_table
 from springwell.errors import UserError
+
+if TYPE_CHECKING:
+    from springwell.model import Model
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,16 @@ class SampleCommand(cli.Command):
     """MCMC steps per level. Default: the run's own."""
     noise_scale: float | None = None
     """Factor on the Langevin noise. Default: the run's own."""
+    evaluations: cli.Number = None
+    """Gradients per sample of an integrator of second order, for instance 18, in place of draws level by level."""
+    label: str | None = None
+    """Draw one class, by its name, of a model that knows classes; all: --num of every class, a row each in a picture, a folder
+    each in a folder. Default: of all data."""
+    guidance: float = 1.0
+    """Weight w of f + w (f(.|c) - f), with --label. 0: all data; 1: the class; more: what tells the class from others. Chains
+    with a Metropolis test (--steps) and --sweeps draw from it; without them it is classifier-free guidance."""
+    sweeps: int = 0
+    """Sweeps of every level after its first draw, which a guided energy needs to be drawn from exactly."""
 
 
 def sample_command(command: SampleCommand, context: cli.Context) -> dict[str, Any]:
@@ -48,18 +61,39 @@ def sample_command(command: SampleCommand, context: cli.Context) -> dict[str, An
     out = command.out
     if out is not None and out.suffix not in KINDS:
         raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use .npy, .npz, .png, .gif or a folder")
-    cli.at_least(("num", command.num, 1), ("batch", command.batch, 1), ("steps", command.steps, 0))
+    cli.at_least(
+        ("num", command.num, 1),
+        ("batch", command.batch, 1),
+        ("steps", command.steps, 0),
+        ("evaluations", command.evaluations, 2),
+        ("sweeps", command.sweeps, 0),
+    )
+    _check_evaluations(command)
+    cli.check_guidance(command.label, command.guidance)
+    if command.label == "all" and command.trajectory:
+        raise UserError("--label all: --trajectory shows one class; give its name")
     cli.check_new(out, command.overwrite)
     with context.processes() as processes:
         return _sample(command, context, processes)
 
 
+def _check_evaluations(command: SampleCommand) -> None:
+    """The integrator has no chains, and visits few levels."""
+    if command.evaluations is None:
+        return
+    given = {"--steps": command.steps is not None, "--noise-scale": command.noise_scale is not None}
+    for option, is_given in {**given, "--sweeps": command.sweeps > 0, "--trajectory": command.trajectory}.items():
+        if is_given:
+            raise UserError(f"--evaluations {command.evaluations}: does not go with {option}; leave one of them out")
+
+
 def _sample(command: SampleCommand, context: cli.Context, processes: cli.Processes) -> dict[str, Any]:
-    from springwell.app.writing import Drawing, write_samples, write_trajectory
+    from springwell.app.writing import Drawing, write_classes, write_samples, write_trajectory
 
     out = command.out
     with processes.first():
-        model = cli.load_model(command.run, context, processes.device)
+        rows = min(command.num or 64, command.batch or 1024)
+        model = cli.load_model(command.run, context, processes.device, rows=rows)
     if out is None and Path(command.run).is_dir():
         kind = ".png" if command.trajectory or len(model.event_shape) == 3 else ".npy"
         out = Path(command.run) / f"{'trajectory' if command.trajectory else 'samples'}{kind}"
@@ -67,10 +101,25 @@ def _sample(command: SampleCommand, context: cli.Context, processes: cli.Process
         out = Path(f"{cli.run_name(command.run)}{'-trajectory' if command.trajectory else ''}.png")
     cli.check_new(out, command.overwrite)
     cli.writable(out.parent)
-    how = (command.num, command.seed, command.batch, command.steps, command.noise_scale)
-    drawing = Drawing(model, os.path.normpath(command.run), context.reporter, *how)
+    how = (command.num, command.seed, command.batch, command.steps, command.noise_scale, command.evaluations)
+    name, labels = os.path.normpath(command.run), _labels(command, model)
+    given = [model.given(label, command.guidance, command.sweeps) for label in labels] or [model]
+    drawings = [Drawing(one, f"{name} {one.label}".strip(), context.reporter, *how) for one in given]
     with cli.write_errors(out):
-        written = (write_trajectory if command.trajectory else write_samples)(drawing, out)
+        if command.label == "all":
+            written = write_classes(drawings, out)
+        else:
+            written = (write_trajectory if command.trajectory else write_samples)(drawings[0], out)
     if processes.main:
         context.tell(f"{out}: {written['num']} samples of {command.run}, seed {command.seed}")
-    return {"run": command.run, "out": str(out), "seed": command.seed, **written}
+    return {"run": command.run, "out": str(out), "seed": command.seed, "label": command.label, **written}
+
+
+def _labels(command: SampleCommand, model: Model) -> list[int]:
+    """The classes to draw, none for all data. Refuses what the model does not know."""
+    if command.label is None:
+        return []
+    if command.label == "all":
+        model.label_of(0)
+        return list(range(len(model.classes)))
+    return [model.label_of(command.label)]

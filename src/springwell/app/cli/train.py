@@ -108,14 +108,16 @@ def train_command(command: TrainCommand | TableCommand, context: cli.Context) ->
     if command.dry_run:
         return _dry_run(command, context)
     context.set_threads()
-    from springwell.app.api import train_run
+    from springwell.app.api import Given, train_run
+    from springwell.app.cost import step_operations
     from springwell.app.plots import preview
     from springwell.store.run import Run
     from springwell.training.loop import Hooks
 
     hooks = Hooks(preview, _measure(config, context) if config.training.fid_every else None)
+    context.fit_threads(lambda: step_operations(config))
     place = (command.out, command.common.device, context.reporter)
-    result = train_run(config, *place, hooks, init_from=command.init_from)
+    result = train_run(config, *place, hooks, Given(command.init_from))
     if not cli.is_main_process():
         return {"status": result.status}
     out: dict[str, Any] = {**result._asdict(), "run": str(result.run), "seconds": round(result.seconds, 2)}
@@ -144,7 +146,7 @@ def train_command(command: TrainCommand | TableCommand, context: cli.Context) ->
 def _measure(config: Config, context: cli.Context) -> Callable[[Any], dict[str, Any]] | None:
     """What measures the FID while training; None, with a word about it, where something is missing that it needs."""
     from springwell.evaluation.metrics import torchmetrics
-    from springwell.evaluation.quality import quality
+    from springwell.evaluation.quality import only_fid
     from springwell.evaluation.sources import open_source
     from springwell.evaluation.weights import load_inception
 
@@ -161,7 +163,7 @@ def _measure(config: Config, context: cli.Context) -> Callable[[Any], dict[str, 
 
     def measure(model: Any) -> dict[str, Any]:
         network.to(model.device)
-        return quality(model, reference, network, config.training.fid_samples, reporter=reporter, only_fid=True)
+        return only_fid(model, reference, network, config.training.fid_samples, reporter)
 
     return measure
 

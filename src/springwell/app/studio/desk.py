@@ -64,6 +64,13 @@ class Desk(Reporter):
             known = self._models[name] = stamp, load_folder(folder, device=self.device)
         return known[1]
 
+    def chosen(self, options: Options) -> Model:
+        """The model that a page asks for, or of it the model of one class."""
+        model = self.model(options.text("model"))
+        if options.values.get("label") is None:
+            return model
+        return model.given(options.text("label"), options.number("guidance", 0.0, 20.0))
+
     def emit(self, event: str, arrays: dict[str, np.ndarray] | None = None, slot: str | None = None, **fields: Any) -> None:
         """Tells the page something.
 

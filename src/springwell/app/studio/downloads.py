@@ -65,6 +65,7 @@ def _writers(task: str, arrays: Arrays) -> dict[str, Callable[[Path], object]]:
         files |= {"inpaint.png": _grid(arrays["samples"], len(arrays["samples"])), "mask.png": _single(arrays["mask"])}
     if task == "score":
         files["score.csv"] = _csv(["level", "log_density"], zip(arrays["levels"], arrays["profile"], strict=True))
+        files["image.npz"] = _npz({"samples": arrays["image"][None]})
     if "image" in arrays:
         files["image.png"] = _single(arrays["image"])
     return files

@@ -13,34 +13,35 @@ from springwell.app.build import config_of, open_model_data
 from springwell.app.studio import recipes
 from springwell.app.studio.desk import Desk, finite
 from springwell.app.studio.options import Options
-from springwell.applications import operators
+from springwell.applications import Draws, operators
 from springwell.applications.inpaint import check_hidden, inpaint as fill_in
 from springwell.applications.interpolate import interpolate as between
 from springwell.applications.restore import Measurement, restore as posterior
 from springwell.data.decode import Rule, UnreadableError, decode as decode_image
 from springwell.data.images import scaled
 from springwell.data.pictures import Bytes, to_bytes
-from springwell.energy.base import at_level
 from springwell.errors import UserError
 from springwell.evaluation.outliers import percentile
 from springwell.evaluation.points import must_dequantise
 from springwell.evaluation.scores import score as density
 from springwell.evaluation.sources import Images, open_source
+from springwell.evaluation.walk import Walk
 from springwell.generate import Sample
-from springwell.model import Model
+from springwell.integrate import Integrator
+from springwell.model import MIN_IMAGES, Model
 from springwell.noise import Noise, Stream
 from springwell.samplers import make_kernel
-from springwell.samplers.base import begin
 from springwell.schedule import spread_levels
 
+# Gradients per sample of the integrator.
+QUICK = 24
 MOST_FRAMES = 40
 MOST_SAMPLES = 64
-REFERENCE = 256
 TASKS = ("denoise", "superres", "deblur")
 
 
 def _image_model(desk: Desk, options: Options) -> Model:
-    model = desk.model(options.text("model"))
+    model = desk.chosen(options)
     if len(model.event_shape) != 3:
         raise UserError(f"{options.text('model')}: is no model of images; choose one of images")
     return model
@@ -65,12 +66,20 @@ def _levels_bar(desk: Desk, model: Model, samples: int) -> Callable[[int], None]
     return watch
 
 
+def ready(desk: Desk, options: Options) -> dict[str, Any]:
+    """Loads a model that is likely to be asked for next, and computes a gradient, of which the first one is the slowest."""
+    model = _image_model(desk, options)
+    model.score(torch.zeros(MIN_IMAGES, *model.event_shape))
+    return {"classes": list(model.classes)}
+
+
 def sample(desk: Desk, options: Options) -> dict[str, Any]:
     """Samples, and the way from noise to them: a frame for each of some levels."""
     model, name = _image_model(desk, options), options.text("model")
     num, seed = options.whole("num", 1, MOST_SAMPLES), options.seed()
     height = model.schedule.num_levels + 1
-    shown = set(spread_levels(height, MOST_FRAMES))
+    quick = Integrator(QUICK) if options.flag("quick") and _can_be_quick(model) else None
+    shown = set(spread_levels(height, MOST_FRAMES) if quick is None else [height - 1, *quick.levels(height - 1)])
     frames: dict[int, Bytes] = {}
 
     def watch(first: int, drawn: Sample) -> None:
@@ -81,12 +90,18 @@ def sample(desk: Desk, options: Options) -> dict[str, Any]:
         desk.progress(height - drawn.t, height, "levels")
 
     # The batch is that of `springwell sample`, so that its samples are these, bit for bit.
-    images = to_bytes(torch.cat(list(model.sample_batches(num, seed, watch=watch))))
+    images = to_bytes(torch.cat(list(model.sample_batches(num, seed, sampler=quick, watch=watch))))
     frames[0] = images
     desk.emit("frame", {"images": images}, "frame 0", t=0, num_levels=height - 1)
     levels = sorted(frames, reverse=True)
     desk.result(samples=images, trajectory=np.stack([frames[t] for t in levels]), levels=np.array(levels))
-    return {"recipe": recipes.sample(name, num, seed)}
+    return {"recipe": recipes.sample(name, options.values, None if quick is None else quick.evaluations)}
+
+
+def _can_be_quick(model: Model) -> bool:
+    """Whether the integrator saves gradients: there are many levels, noise to begin with, no chains and no sweeps."""
+    many = model.schedule.num_levels >= 2 * QUICK and float(model.schedule.sigma_cum[0]) > 0
+    return many and model.sampler.num_steps == 0 and model.sweeps == 0
 
 
 def inpaint(desk: Desk, options: Options) -> dict[str, Any]:
@@ -97,7 +112,7 @@ def inpaint(desk: Desk, options: Options) -> dict[str, Any]:
     mask = options.array("mask", np.uint8, model.event_shape[1:])
     hidden = torch.from_numpy(mask > 0).expand(model.event_shape)
     check_hidden(hidden, model.event_shape)
-    drawn = fill_in(model, scaled(pixels), hidden, num, seed, sweeps, watch=_levels_bar(desk, model, num))[0]
+    drawn = fill_in(model, scaled(pixels), hidden, Draws(num, seed, sweeps, watch=_levels_bar(desk, model, num)))[0]
     original = pixels.permute(0, 2, 3, 1).numpy()
     images = np.where(mask[None, :, :, None] > 0, to_bytes(drawn), original)
     desk.emit("images", {"images": images})
@@ -130,7 +145,7 @@ def restore(desk: Desk, options: Options) -> dict[str, Any]:
     observed = operator(clean) + noise * eps
     shown = operators.enlarged(observed.clamp(-1, 1), shape)
     desk.emit("measured", {"images": to_bytes(shown)})
-    found = posterior(model, observed, operator, noise, num, seed, sweeps, watch=_levels_bar(desk, model, num))
+    found = posterior(model, observed, operator, noise, Draws(num, seed, sweeps, watch=_levels_bar(desk, model, num)))
     spread = found.std.nan_to_num(0)
     panels = {"mean": found.mean, "std": 2 * spread / max(float(spread.max()), 1e-12) - 1, "samples": found.samples[0]}
     pictures = {key: to_bytes(value) for key, value in panels.items()}
@@ -205,7 +220,7 @@ def score(desk: Desk, options: Options) -> dict[str, Any]:
         kept["reference"] = profiles
     desk.emit("scored", {"maps": maps}, **fields)
     desk.result(score=value, maps=maps, **kept)
-    return {"recipe": recipes.score(name, cell, seed)}
+    return {"recipe": recipes.score(name, cell, seed, reference is not None, map_levels)}
 
 
 def _reference(desk: Desk, model: Model, name: str, cell: float) -> tuple[np.ndarray, np.ndarray]:
@@ -213,7 +228,7 @@ def _reference(desk: Desk, model: Model, name: str, cell: float) -> tuple[np.nda
     key = ("reference", name)
     if key not in desk.known:
         source = _own_images(model)
-        images = scaled(source.rows(0, min(REFERENCE, source.num)).to(model.device))
+        images = scaled(source.rows(0, min(recipes.REFERENCE, source.num)).to(model.device))
         parts = []
         for part in images.split(32):
             desk.check()
@@ -239,30 +254,26 @@ def walk(desk: Desk, options: Options) -> dict[str, Any]:
     """Some steps of long chains at level 0, without springs, from where the page says that they are."""
     model = _image_model(desk, options)
     kernel = make_kernel(options.choice("kernel", ("langevin", "mala", "hmc")), options.whole("num_leapfrog", 1, 20))
-    steps, first, seed = options.whole("steps", 1, 200), options.whole("first", 0, 2**31 - 1), options.seed()
     x = torch.from_numpy(np.array(options.array("state", np.float32, (None, *model.event_shape))))
     if not 1 <= len(x) <= 16:
         raise UserError(f"state: {len(x)} chains; use 1 ... 16")
-    scale = float(model.schedule.scale[0])
-    y = scale * model.standardised(x)
-    target = at_level(model.energy_function, torch.zeros(len(y), dtype=torch.long, device=y.device))
-    state, delta = begin(kernel, y, target, options.number("step_size", 1e-6, 10.0), check=False)
-    noise = model.noise(seed, torch.arange(len(y)), Stream.LONGRUN_FREE + first)
+    walk = Walk(model, kernel, options.number("step_size", 1e-6, 10.0), seed=options.seed())
     accepted = []
-    for _ in range(steps):
+    for moved in walk.steps(x, options.whole("steps", 1, 200), options.whole("first", 0, 2**31 - 1)):
+        x, info = moved
         desk.check()
-        state, info = kernel.step(state, target, delta, noise)
         if info.acceptance is not None:
             accepted.append(float(info.acceptance.mean()))
-    if not bool(torch.isfinite(state.y).all()):
+    if not bool(x.isfinite().all()):
         raise UserError("the chains ran away; use a smaller step size, or a sampler with a Metropolis test (mala, hmc)")
-    u = state.y / scale
+    u = model.standardised(x)
     arrays = {
         "images": to_bytes(model.finished(u)),
-        "state": (model.shift + model.scale * u).cpu().numpy().astype(np.float32),
+        "state": x.cpu().numpy().astype(np.float32),
         "f": model.level_f(u).cpu().numpy().astype(np.float32),
     }
-    recipe = recipes.walk(options.text("model"), options, len(x))
+    options.whole("since", 0, 2**31 - 1)
+    recipe = recipes.walk(options.text("model"), options.values, "start.npy", "chains.png")
     return {"acceptance": float(np.mean(accepted)) if accepted else None, "recipe": recipe, "arrays": arrays}
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from springwell.app.config import Config
-    from springwell.app.studio.options import Options
 
 Recipe = dict[str, str]
 
@@ -17,64 +16,61 @@ def _recipe(command: list[Any], *lines: str) -> Recipe:
     return {"command": shlex.join(map(str, command)) if command else "", "python": "\n".join(lines)}
 
 
-def _load(name: str) -> str:
-    return f"model = sw.load({name!r})"
+def _load(name: str, values: dict[str, Any] | None = None) -> str:
+    """The line that loads a model, or of it the model of one class."""
+    label, guidance = (values or {}).get("label"), (values or {}).get("guidance")
+    given = f".given({label!r}, guidance={float(guidance)!r})" if label is not None and guidance is not None else ""
+    return f"model = sw.load({name!r}){given}"
 
 
-_CHAINS = (
-    "import numpy as np",
-    "import springwell as sw",
-    "import torch",
-    "from springwell.energy.base import at_level",
-    "from springwell.noise import Stream",
-    "",
-)
+def _class(values: dict[str, Any]) -> list[Any]:
+    """The options of a command that name a class."""
+    label = values.get("label")
+    return [] if label is None else ["--label", label, "--guidance", repr(float(values["guidance"]))]
 
 
-def _kernel(values: dict[str, Any]) -> str:
-    """The kernel that a page chose."""
-    return f"sw.samplers.hmc({values['num_leapfrog']})" if values["kernel"] == "hmc" else f"sw.samplers.{values['kernel']}()"
+# The page replaces it by the number of steps that it shows, which grows all the time.
+STEPS = "STEPS"
+# Test images that a score is ranked among.
+REFERENCE = 256
 
 
-def levels(name: str, extent: list[float], cells: int) -> Recipe:
-    """The densities of all levels on a grid."""
-    left, right, bottom, top = (round(edge, 6) for edge in extent)
+def levels(name: str, values: dict[str, Any]) -> Recipe:
+    """The densities and scores of all levels, as in levels.npz."""
     return _recipe(
-        ["springwell", "evaluate", name],
+        ["springwell", "levels", name, *_class(values), "--out", "levels.npz"],
         "import springwell as sw",
-        "import torch",
+        "from springwell.evaluation.plane import landscape",
         "",
-        _load(name),
-        f"x = torch.linspace({left}, {right}, {cells + 1})[1:] - {(right - left) / cells / 2:.6g}",
-        f"y = torch.linspace({bottom}, {top}, {cells + 1})[1:] - {(top - bottom) / cells / 2:.6g}",
-        "grid = torch.cartesian_prod(y, x).flip(1)",
-        "log_density = [-model.energy(grid, t) for t in range(model.schedule.num_levels)]  # each up to a constant",
-        "score = [model.score(grid, t) for t in range(model.schedule.num_levels)]",
+        _load(name, values),
+        'found = landscape(model)  # {"log_density": [T, 96, 96], "score": [T, 16, 16, 2], "x", "y", "level"}',
     )
 
 
-def chains(name: str, options: Options, num_steps: int) -> Recipe:
-    """Steps of chains from the positions in particles.csv, which is among the downloads; no command draws them."""
-    values = options.values
-    level = values["level"]
-    well = "target = at_level(model.energy_function, t)"
-    spring = [
-        f"end = torch.tensor([[{values.get('end_x', 0.0):.6g}, {values.get('end_y', 0.0):.6g}]])",
-        "x_next = (scale * model.standardised(end)).expand_as(y).contiguous()",
-        "target = sw.Conditional(model.energy_function, model.schedule, t, x_next)",
-    ]
-    noise = f"model.noise({values['seed']}, torch.arange(len(x)), Stream.LONGRUN_FREE + {values['first']})"
+def walk(name: str, values: dict[str, Any], start: str, out: str) -> Recipe:
+    """Chains from the positions in a file that is among the downloads, since step ``since``."""
+    kernel, step_size, seed, since = (values[key] for key in ("kernel", "step_size", "seed", "since"))
+    leapfrog, level, spring = values["num_leapfrog"], values.get("level", 0), values.get("spring", False)
+    end = (float(values["end_x"]), float(values["end_y"])) if spring else None
+    how = ["--steps", STEPS, "--step-size", repr(float(step_size)), "--kernel", kernel, "--level", level]
+    how += ["--num-leapfrog", leapfrog] if kernel == "hmc" else []
+    how += ["--spring", *map(repr, end)] if end else []
+    plane = start.endswith(".csv")
+    table = f'np.loadtxt("{start}", np.float32, delimiter=",", skiprows=1, ndmin=2)'
+    made = f"sw.samplers.{kernel}({leapfrog if kernel == 'hmc' else ''})"
+    held = f", end={end}" if end else ""
     return _recipe(
-        [],
-        *_CHAINS,
-        _load(name),
-        'x = torch.from_numpy(np.loadtxt("particles.csv", delimiter=",", skiprows=1, dtype=np.float32, ndmin=2))',
-        f"t, scale = torch.full((len(x),), {level}), float(model.schedule.scale[{level}])",
-        "y = scale * model.standardised(x)",
-        *(spring if values.get("spring") else [well]),
-        f"step_size = {values['step_size']:.6g} * scale / float(model.scale.mean())",
-        f"y, acceptance = sw.samplers.run_chain({_kernel(values)}, y, target, step_size, {num_steps}, {noise})",
-        "x = model.shift + model.scale * y / scale",
+        ["springwell", "walk", name, start, *how, *_class(values), "--seed", seed, "--first", since, "--out", out],
+        "import numpy as np",
+        "import springwell as sw",
+        "import torch",
+        "from springwell.evaluation.walk import Walk",
+        "",
+        _load(name, values),
+        f"x = torch.from_numpy({table if plane else f'np.load({start!r})'})",
+        f"walk = Walk(model, {made}, step_size={float(step_size)!r}, level={level}{held}, seed={seed})",
+        f"for x, info in walk.steps(x, num_steps={STEPS}, first={since}):",
+        "    pass  # x: where the chains are; info.acceptance" if plane else "    f = model.level_f(model.standardised(x))",
     )
 
 
@@ -100,14 +96,16 @@ def train(config: Config, out: Path) -> Recipe:
     }
 
 
-def sample(name: str, num: int, seed: int) -> Recipe:
-    """Samples of a model."""
+def sample(name: str, values: dict[str, Any], evaluations: int | None = None) -> Recipe:
+    """Samples of a model, with as many gradients each as an integrator takes, if one does."""
+    num, seed = values["num"], values["seed"]
+    option, argument = ([], "") if evaluations is None else (["--evaluations", evaluations], f", evaluations={evaluations}")
     return _recipe(
-        ["springwell", "sample", name, "--num", num, "--seed", seed, "--out", "samples.png"],
+        ["springwell", "sample", name, *_class(values), "--num", num, "--seed", seed, *option, "--out", "samples.png"],
         "import springwell as sw",
         "",
-        _load(name),
-        f"x = model.sample({num}, seed={seed})  # in [-1, 1], [{num}, C, H, W]",
+        _load(name, values),
+        f"x = model.sample({num}, seed={seed}{argument})  # in [-1, 1], [{num}, C, H, W]",
     )
 
 
@@ -124,12 +122,12 @@ def inpaint(name: str, num: int, seed: int, sweeps: int) -> Recipe:
     return _recipe(
         ["springwell", "inpaint", name, "image.png", "--mask", "mask.png", *how],
         *_IMPORTS,
-        "from springwell.applications import inpaint",
+        "from springwell.applications import Draws, inpaint",
         "",
         _load(name),
         *_IMAGE,
         'hidden = torch.from_numpy(np.array(Image.open("mask.png")) > 127).expand(model.event_shape)',
-        f"filled = inpaint(model, x, hidden, num={num}, seed={seed}, sweeps={sweeps})[0]",
+        f"filled = inpaint(model, x, hidden, Draws(num={num}, seed={seed}, sweeps={sweeps}))[0]",
     )
 
 
@@ -157,7 +155,7 @@ def restore(name: str, task: str, words: list[str], noise: float, num: int, seed
     return _recipe(
         ["springwell", "restore", name, "image.png", "--task", task, *words, *how],
         *_IMPORTS,
-        "from springwell.applications import operators, restore",
+        "from springwell.applications import Draws, operators, restore",
         "from springwell.noise import Noise, Stream",
         "",
         _load(name),
@@ -165,38 +163,35 @@ def restore(name: str, task: str, words: list[str], noise: float, num: int, seed
         operators[task],
         f"eps = Noise({seed}, torch.zeros(1, dtype=torch.long), Stream.MEASUREMENT).normal(*operator(x).shape[1:])",
         f"observed = operator(x) + {noise:g} * eps",
-        f"samples, mean, std = restore(model, observed, operator, {noise:g}, num={num}, seed={seed}, sweeps={sweeps})",
+        f"draws = Draws(num={num}, seed={seed}, sweeps={sweeps})",
+        f"samples, mean, std = restore(model, observed, operator, {noise:g}, draws)",
     )
 
 
-def score(name: str, cell: float, seed: int) -> Recipe:
-    """The density of an image; image.png is among the downloads."""
+def score(name: str, cell: float, seed: int, ranked: bool, levels: list[int]) -> Recipe:
+    """The density of an image, in image.npz for the command; then its rank among test images and its score by pixel."""
+    rank = [
+        "config = config_of(model)",
+        'test = open_source(f"{config.data}@test", None, config.images, fewest=1)',
+        f"parts = scaled(test.rows(0, min({REFERENCE}, test.num))).split(32)",
+        "known = torch.cat([score(model, part, cell).score for part in parts])",
+        "percentile = 100 * float((known < found.score).double().mean())",
+    ]
     return _recipe(
-        ["springwell", "score", name, "image.png", "--seed", seed],
+        ["springwell", "score", name, "image.npz", "--seed", seed, "--out", "scores"],
         *_IMPORTS,
+        "from springwell.app.build import config_of",
+        "from springwell.data.images import scaled",
         "from springwell.evaluation.scores import score",
+        "from springwell.evaluation.sources import open_source",
         "",
         _load(name),
         *_IMAGE,
-        f"found = score(model, x, cell={cell!r}, seed={seed})",
-        "gradient = model.score(x, level=0)",
-    )
-
-
-def walk(name: str, options: Options, num: int) -> Recipe:
-    """Chains at level 0 without springs; they begin at sample.npz, which is among the downloads of the samples."""
-    values = options.values
-    kernel, seed = values["kernel"], values["seed"]
-    command = ["springwell", "longrun", name, "--num", num] + (["--kernel", kernel] if kernel != "langevin" else [])
-    return _recipe(
-        command,
-        *_CHAINS,
-        _load(name),
-        f'x = torch.from_numpy(np.load("sample.npz")["samples"][:{num}]).permute(0, 3, 1, 2) / 127.5 - 1',
-        "scale = float(model.schedule.scale[0])",
-        "y = scale * model.standardised(x)",
-        f"target = at_level(model.energy_function, torch.zeros({num}, dtype=torch.long))",
-        f"noise = model.noise({seed}, torch.arange({num}), Stream.LONGRUN_FREE + {values['first']})",
-        f"kernel, step_size = {_kernel(values)}, {values['step_size']:.6g}",
-        f"y, acceptance = sw.samplers.run_chain(kernel, y, target, step_size, {values['steps']}, noise)",
+        f"cell = {cell!r}",
+        f"found = score(model, x, cell, seed={seed})",
+        *(rank if ranked else []),
+        "def score_map(t):",
+        "    a, sigma = float(model.schedule.a_cum[t]), float(model.schedule.sigma_cum[t]) or 1.0",
+        "    return sigma * model.score(a * x, t)[0].square().sum(0).sqrt()",
+        f"maps = [score_map(t) for t in {levels}]",
     )

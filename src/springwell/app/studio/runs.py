@@ -132,13 +132,17 @@ def details(name: str, folder: Path) -> dict[str, Any]:
 
 
 def metrics(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Every quantity of the log as a table, a row per line of the log and a column per level; and the gap of f."""
+    """Every quantity of the log as a table, a row per line of the log and a column per level; the gap of f, the calibration."""
     lines = [line for line in lines if "rollback" not in line]
     lines = [lines[i] for i in spread_levels(len(lines), MOST_LINES)] if lines else []
     names = [name for name, value in (lines[-1] if lines else {}).items() if isinstance(value, list) and name not in _LEFT_OUT]
     num_levels = min((len(line[name]) for line in lines for name in names if isinstance(line.get(name), list)), default=0)
     shown = spread_levels(num_levels, MOST_LEVELS) if num_levels else []
     tables = {name: [_row(line.get(name), shown) for line in lines] for name in names}
+    if lines and {"inner", "square"} <= lines[-1].keys():
+        # c_t = -E<eps, s grad f> / E|s grad f|^2, 1 for the true score.
+        rows = [(_row(line.get("inner"), shown), _row(line.get("square"), shown)) for line in lines]
+        tables["calibration"] = [[a / b if a is not None and b else None for a, b in zip(*pair, strict=True)] for pair in rows]
     if "f_pos" in tables and "f_neg" in tables:
         pairs = zip(tables.pop("f_pos"), tables.pop("f_neg"), strict=True)
         gap = [[None if a is None or b is None else a - b for a, b in zip(*rows, strict=True)] for rows in pairs]

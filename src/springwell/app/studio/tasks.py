@@ -30,6 +30,7 @@ TASKS = {
     "levels": Task("plane"),
     "chains": Task("plane", kept=False),
     "train": Task("plane"),
+    "ready": Task("images", kept=False),
     "sample": Task("images"),
     "inpaint": Task("images"),
     "interpolate": Task("images"),

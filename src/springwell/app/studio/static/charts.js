@@ -112,13 +112,21 @@ function lastOf(values) {
   return values.findLast((value) => value != null);
 }
 
-/** A quantity of every level over the iterations. Quantities of both signs have their zero in the middle. */
-export function heatChart(title, iterations, levels, table) {
+/**
+ * A quantity of every level over the iterations. Colours go from `from` to `to`, else over the values; where they have a
+ * `middle`, that is white. Quantities of both signs have their zero there.
+ */
+export function heatChart(title, iterations, levels, table, { from = null, to = null, middle = null } = {}) {
   const sorted = table.flat().filter((value) => value != null).sort((a, b) => a - b);
-  const signed = sorted.length > 0 && sorted[0] < 0 && sorted[sorted.length - 1] > 0;
+  if (middle == null && sorted[0] < 0 && sorted[sorted.length - 1] > 0) middle = 0;
+  const signed = middle != null;
   // The few wildest values of the first iterations would leave no colours for the rest.
-  let [low, high] = [sorted[Math.floor(0.02 * (sorted.length - 1))] ?? 0, sorted[Math.ceil(0.98 * (sorted.length - 1))] ?? 1];
-  if (signed) [low, high] = [-Math.max(-low, high), Math.max(-low, high)];
+  const quantile = (share) => sorted[Math.round(share * (sorted.length - 1))];
+  let [low, high] = [from ?? quantile(0.02) ?? 0, to ?? quantile(0.98) ?? 1];
+  if (signed) {
+    const reach = Math.max(middle - low, high - middle);
+    [low, high] = [middle - reach, middle + reach];
+  }
   const map = signed ? SIGNS : VIRIDIS;
   const caption = `${title}: ${digits(low, 3)} (${signed ? "brown" : "dark"}) to ${digits(high, 3)} (${signed ? "violet" : "bright"})`;
   return figure(caption, `${levels.length} levels over ${iterations.length} lines of the log`, (context, width) => {

@@ -154,6 +154,12 @@ export function saveFile(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(address), 10000);
 }
 
+/** An array of 32-bit floats, {data, shape}, as a .npy file: its first bytes, a header of 118, then the numbers. */
+export function npy({ data, shape }) {
+  const header = `{'descr': '<f4', 'fortran_order': False, 'shape': (${shape.join(", ")},), }`.padEnd(117) + "\n";
+  return new Blob([Uint8Array.from([0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0, 118, 0]), header, data]);
+}
+
 /** A number in few digits. */
 export function digits(value, places = 3) {
   if (value == null || !Number.isFinite(value)) return "–";

@@ -1,5 +1,6 @@
 // The Images page: a model, a tool, and one image that the tools share.
 
+import { Classes } from "./classes.js";
 import { acceptDrops, button, dropField, el, group, number, segments, select } from "./dom.js";
 import { Inpaint } from "./inpaint.js";
 import { Interpolate } from "./interpolate.js";
@@ -25,6 +26,8 @@ export class Images {
     this.model = select("Model", [], (name) => this.pick(name));
     this.model.input.id = "images-model";
     this.model.element.querySelector("label").htmlFor = "images-model";
+    // Of the tools, those that draw from the model have a class.
+    this.classes = new Classes();
     this.tools = {};
     for (const [name, [, Tool]] of Object.entries(TOOLS)) this.tools[name] = new Tool(this);
     this.chooser = segments("Tool", Object.entries(TOOLS).map(([name, [title]]) => [name, title]), (name) => this.show(name));
@@ -32,7 +35,7 @@ export class Images {
     const controls = Object.values(this.tools).map((tool) => tool.controls);
     const stage = el("section", { class: "stage", "aria-label": "Pictures" }, ...stages);
     this.picker = this.makePicker();
-    const side = el("section", { class: "controls", "aria-label": "Controls" }, this.model.element, this.picker, ...controls);
+    const side = el("section", { class: "controls", "aria-label": "Controls" }, this.model.element, this.classes.element, this.picker, ...controls);
     root.append(this.chooser.element, el("div", { class: "columns" }, stage, side));
     acceptDrops(stage, (file) => this.takeFile(file));
     this.chooser.choose("sample");
@@ -76,9 +79,24 @@ export class Images {
     this.model.value = name;
     this.shape = this.known[name].shape;
     this.samples = null;
+    this.classes.set([]);
     this.setImage(null);
     this.thumbs.replaceChildren();
     for (const tool of Object.values(this.tools)) tool.modelChanged?.();
+    this.prepare();
+  }
+
+  /** Has the model loaded before anything is asked of it; nothing is lost if it is not. */
+  prepare() {
+    if (!this.visible || !this.name) return;
+    const { name } = this;
+    const known = ({ header }) => name === this.name && this.classes.set(header.classes);
+    this.link.ask("ready", name, {}).then(known, () => {});
+  }
+
+  setVisible(visible) {
+    this.visible = visible;
+    this.prepare();
   }
 
   get name() {
@@ -90,6 +108,7 @@ export class Images {
       tool.stage.hidden = tool.controls.hidden = other !== name;
       if (other !== name) tool.left?.();
     }
+    this.classes.show(["sample", "walk"].includes(name));
     this.picker.hidden = !["inpaint", "restore", "score"].includes(name);
   }
 

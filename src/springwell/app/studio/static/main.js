@@ -49,6 +49,7 @@ function showPage() {
   }
   document.title = `${chosen[0].toUpperCase()}${chosen.slice(1)} · Springwell studio`;
   pages.runs.setVisible(chosen === "runs");
+  pages.images.setVisible(chosen === "images");
   // Runs come and go while the studio is open.
   if (chosen === "runs" && ready) models.refresh().catch(() => {});
 }

@@ -24,9 +24,8 @@ export class Particles {
 
   clear() {
     this.positions = new Float32Array(0);
-    this.generation = (this.generation ?? 0) + 1;
-    Object.assign(this, { queue: [], trail: [], steps: 0, acceptance: null, lost: 0, shownAt: [], error: "" });
-    this.changed();
+    Object.assign(this, { steps: 0, acceptance: null, lost: 0, shownAt: [], error: "" });
+    this.beginAnew();
   }
 
   /** Puts particles at points [x, y]. */
@@ -37,9 +36,13 @@ export class Particles {
     all.set(this.positions);
     all.set(added, this.positions.length);
     this.positions = all;
-    this.generation++;
-    this.queue = [];
-    this.trail = [];
+    this.beginAnew();
+  }
+
+  /** Forgets the frames that were asked for: they are about other particles. */
+  beginAnew() {
+    this.generation = (this.generation ?? 0) + 1;
+    Object.assign(this, { queue: [], trail: [], stretch: null, asking: null });
     this.changed();
   }
 
@@ -61,50 +64,68 @@ export class Particles {
     let due = performance.now();
     while (this.on) {
       if (!asked && this.count && this.queue.length < MOST_FRAMES) asked = this.more().finally(() => (asked = null));
-      const now = await nextFrame();
-      if (!this.queue.length || now < due) continue;
+      await wait(Math.max(5, due - performance.now()));
+      const now = performance.now();
+      if (!this.on || !this.queue.length || now < due) continue;
       due = Math.max(due + 1000 / RATE, now - 1000 / RATE);
       this.show(this.queue.shift(), now);
     }
     this.looping = false;
   }
 
+  /**
+   * Asks for the next frames. A stretch is what one recipe makes again: steps with the same settings from where they began.
+   * It has the settings, the positions `start`, and the number `since` of its first step.
+   */
   async more() {
     const { model, options } = this.settings();
     const generation = this.generation;
-    const from = this.queue.length ? this.queue[this.queue.length - 1] : this.positions;
+    const last = this.queue[this.queue.length - 1] ?? { positions: this.positions, number: this.steps };
+    const key = JSON.stringify([model, options, this.seed]);
+    if (this.asking?.key !== key) this.asking = { key, start: last.positions, since: last.number };
+    const stretch = this.asking;
     const frames = this.chunk;
     const asked = performance.now();
-    const values = { ...options, frames, first: this.steps, seed: this.seed };
+    const values = { ...options, frames, first: last.number, since: stretch.since, seed: this.seed };
     try {
       const { header, arrays } = await this.link.ask("chains", model, values, {
-        positions: { data: from, shape: [from.length / 2, 2] },
+        positions: { data: last.positions, shape: [last.positions.length / 2, 2] },
       });
       // Particles that were dropped or removed meanwhile make the answer one about others.
       if (generation !== this.generation) return;
-      const size = from.length;
+      const size = last.positions.length;
       // NUTS takes many gradients a step; fewer frames at a time keep it answering.
       const quick = (PATIENCE * frames) / (performance.now() - asked);
       this.chunk = Math.max(1, Math.min(MOST_FRAMES, Math.floor(quick)));
-      for (let i = 0; i < frames; i++) this.queue.push(arrays.frames.data.slice(i * size, (i + 1) * size));
-      this.steps += frames * options.thin;
-      Object.assign(this, { acceptance: header.acceptance, lost: header.lost, recipe: header.recipe, error: "" });
+      stretch.recipe = header.recipe;
+      for (let i = 0; i < frames; i++) {
+        const positions = arrays.frames.data.slice(i * size, (i + 1) * size);
+        // No recipe makes particles again that ran away and were put back; from there on it begins anew.
+        this.queue.push({ positions, number: last.number + (i + 1) * options.thin, stretch: header.lost ? null : stretch });
+      }
+      if (header.lost) this.asking = null;
+      Object.assign(this, { acceptance: header.acceptance, lost: header.lost, error: "" });
     } catch (error) {
       this.error = error.message;
       this.changed();
-      await new Promise((resolve) => setTimeout(resolve, 500));
+      await wait(500);
     }
   }
 
-  show(frame, now) {
+  show({ positions, number, stretch }, now) {
     if (this.count <= FEW) {
       this.trail.push(this.positions);
       if (this.trail.length > TRAIL) this.trail.shift();
     }
-    this.positions = frame;
+    Object.assign(this, { positions, steps: number, stretch });
     this.shownAt.push(now);
     while (this.shownAt.length && this.shownAt[0] < now - 2000) this.shownAt.shift();
     this.changed();
+  }
+
+  /** How to make the positions that are shown from `stretch.start`; null if nothing does. */
+  get recipe() {
+    return this.stretch && withSteps(this.stretch.recipe, this.steps - this.stretch.since);
   }
 
   /** Frames a second over the last two seconds. */
@@ -164,13 +185,11 @@ function dotPicture(radius, line) {
   return picture;
 }
 
-function nextFrame() {
-  // A hidden tab draws no frames; a timer keeps the loop alive there.
-  return new Promise((resolve) => {
-    const timer = setTimeout(() => resolve(performance.now()), 250);
-    requestAnimationFrame((now) => {
-      clearTimeout(timer);
-      resolve(now);
-    });
-  });
+/** A recipe of so many steps. */
+export function withSteps({ command, python }, steps) {
+  return { command: command.replace("STEPS", steps), python: python.replace("STEPS", steps) };
+}
+
+function wait(milliseconds) {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }

@@ -1,12 +1,14 @@
 // The Plane page: the density of every level, particles in the well and on the spring, and training on drawn data.
 
 import { button, checkbox, digits, dropField, el, group, number, saveFile, segments, select, slider } from "./dom.js";
+import { Classes } from "./classes.js";
 import { DRAWN_EXTENT, Drawing } from "./drawing.js";
 import { Field } from "./field.js";
 import { Panel, recipeBox } from "./panel.js";
 import { Particles } from "./particles.js";
 
 const PLAY_EVERY = 900;
+const TELL_EVERY = 200;
 // The process that trains, one drawing at a time.
 const TRAINING = "training";
 
@@ -62,7 +64,8 @@ export class Plane {
     this.contours = checkbox("Contours", false, () => this.redraw());
     this.arrows = checkbox("Arrows of the score", false, () => this.redraw());
     const picture = button("Picture (PNG)", () => this.savePicture());
-    return group("Energy", this.model.element, el("div", { class: "checks" }, this.contours.element, this.arrows.element), picture);
+    this.classes = new Classes(() => this.pick(this.shown));
+    return group("Energy", this.model.element, this.classes.element, el("div", { class: "checks" }, this.contours.element, this.arrows.element), picture);
   }
 
   makeSpringGroup() {
@@ -83,7 +86,9 @@ export class Plane {
     this.runButton = button("Run", () => this.toggleChains(), { class: "primary", id: "plane-run" });
     const everywhere = button("Drop 500 everywhere", () => this.dropEverywhere(500));
     const clear = button("Clear", () => this.particles.clear());
-    const csv = button("Particles (CSV)", () => this.saveParticles());
+    const csv = button("Particles (CSV)", () => this.saveParticles("particles.csv", this.particles.positions));
+    const save = () => this.saveParticles("start.csv", this.particles.stretch.start);
+    this.startButton = button("Where they began (CSV)", save, { hidden: true, title: "start.csv of the command below" });
     this.chainText = el("p", { class: "muted", id: "plane-chains", role: "status" });
     return group(
       "Particles",
@@ -92,7 +97,7 @@ export class Plane {
       this.stepSize.element,
       this.thin.element,
       this.leapfrog.element,
-      el("div", { class: "buttons" }, this.runButton, everywhere, clear, csv),
+      el("div", { class: "buttons" }, this.runButton, everywhere, clear, csv, this.startButton),
       this.chainText,
       this.chainRecipe.element,
     );
@@ -129,12 +134,13 @@ export class Plane {
   }
 
   pick(name) {
+    if (name !== this.shown) this.classes.set([]);
     this.model.value = name;
     this.shown = name;
     this.levels = [];
     this.particles.clear();
     this.asked = performance.now();
-    this.link.start("levels", name, {});
+    this.link.start("levels", name, this.classes.options);
   }
 
   hearLevels(job, header, arrays) {
@@ -152,6 +158,8 @@ export class Plane {
       this.asked = null;
     }
     this.takeAbout(header);
+    this.classes.set(header.classes);
+    if (job.again) this.classes.options = job.options;
     if (header.level === this.level) this.levelChanged();
   }
 
@@ -221,26 +229,26 @@ export class Plane {
 
   springLog() {
     const [x, y] = this.end;
-    const width = this.about[this.level].spring;
-    return (a, b) => -((a - x) ** 2 + (b - y) ** 2) / (2 * width ** 2);
+    const [wide, high] = this.about[this.level].spring;
+    return (a, b) => -(((a - x) / wide) ** 2 + ((b - y) / high) ** 2) / 2;
   }
 
   springPull() {
     const [x, y] = this.end;
-    const width = this.about[this.level].spring;
-    return (a, b) => [(x - a) / width ** 2, (y - b) / width ** 2];
+    const [wide, high] = this.about[this.level].spring;
+    return (a, b) => [(x - a) / wide ** 2, (y - b) / high ** 2];
   }
 
   drawSpring() {
     const { context, extent, canvas } = this.field;
     const [x, y] = this.field.place(...this.end);
-    const radius = (this.about[this.level].spring / (extent[1] - extent[0])) * canvas.width;
+    const radii = this.about[this.level].spring.map((width) => (width / (extent[1] - extent[0])) * canvas.width);
     context.strokeStyle = "#ff9d5c";
     context.fillStyle = "#ff9d5c";
     context.lineWidth = 2 * devicePixelRatio;
     context.setLineDash([6 * devicePixelRatio, 5 * devicePixelRatio]);
     context.beginPath();
-    context.arc(x, y, radius, 0, 2 * Math.PI);
+    context.ellipse(x, y, ...radii, 0, 0, 2 * Math.PI);
     context.stroke();
     context.setLineDash([]);
     context.beginPath();
@@ -267,6 +275,7 @@ export class Plane {
       thin: this.thin.value,
       num_leapfrog: this.leapfrog.value,
       spring,
+      ...this.classes.options,
       ...(spring ? { end_x: this.end[0], end_y: this.end[1] } : {}),
     };
     return { model: this.shown, options };
@@ -275,7 +284,8 @@ export class Plane {
   toggleChains() {
     if (!this.particles.running && !this.particles.count) this.dropEverywhere(500);
     this.particles.running = !this.particles.running;
-    this.particlesMoved();
+    this.redraw(false);
+    this.tellChains();
   }
 
   dropAt(x, y, count) {
@@ -292,8 +302,17 @@ export class Plane {
   }
 
   particlesMoved() {
-    const { particles } = this;
     if (!this.runButton) return;
+    this.redraw(false);
+    // Thirty new texts a second would cost more than the particles do, and nobody reads them.
+    if (this.particles.running) this.telling ??= setTimeout(() => this.tellChains(), TELL_EVERY);
+    else this.tellChains();
+  }
+
+  tellChains() {
+    clearTimeout(this.telling);
+    this.telling = null;
+    const { particles } = this;
     this.runButton.textContent = particles.running ? "Pause" : "Run";
     const tested = this.kernel.value !== "langevin";
     const acceptance = tested ? `acceptance ${digits(particles.acceptance, 2)}` : "no acceptance test";
@@ -302,15 +321,16 @@ export class Plane {
     const moving = `${particles.count} particles, ${particles.steps} steps, ${acceptance}${rate}${lost}`;
     this.chainText.textContent = particles.error || (particles.count ? moving : "Click on the plane to drop particles.");
     this.chainText.className = particles.error ? "error" : "muted";
-    if (particles.recipe !== this.shownRecipe) this.chainRecipe.show((this.shownRecipe = particles.recipe));
+    // Particles that move have no recipe yet: it would be another one before it is read.
+    const recipe = particles.running ? null : particles.recipe;
+    this.startButton.hidden = !recipe;
+    this.chainRecipe.show(recipe);
     document.documentElement.dataset.framesPerSecond = particles.rate.toFixed(1);
-    this.redraw(false);
   }
 
-  saveParticles() {
-    const { positions } = this.particles;
+  saveParticles(name, positions) {
     const rows = Array.from({ length: positions.length / 2 }, (_, i) => [positions[2 * i], positions[2 * i + 1]]);
-    saveFile("particles.csv", csvOf(rows), "text/csv");
+    saveFile(name, csvOf(rows), "text/csv");
   }
 
   savePicture() {
@@ -402,6 +422,7 @@ export class Plane {
   async exploreTrained() {
     await this.models.refresh();
     this.shown = this.trainedRun ?? this.shown;
+    this.classes.set([]);
     this.modes.choose("explore");
   }
 

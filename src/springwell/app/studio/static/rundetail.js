@@ -12,7 +12,10 @@ const TITLES = {
   score_error: "Error of the score",
   noise_error: "Error of the noise",
   excess: "Excess",
+  calibration: "Calibration (1 is exact)",
 };
+// What a heat map's colours span, where that is not what the values span: an interval, or a middle.
+const SPANS = { acceptance: { from: 0, to: 1 }, calibration: { middle: 1 } };
 
 const LEFT_OUT = ["iteration", "seed"];
 const QUALITY = ["fid", "kid", "precision", "recall"];
@@ -70,7 +73,7 @@ function curves(run) {
   }
   for (const [name, table] of Object.entries(tables)) {
     const varies = table.some((row) => row.some((value) => value !== row[0])) || table.some((row) => row[0] !== table[0][0]);
-    if (levels.length > 1 && varies) charts.push(heatChart(`${TITLES[name] ?? name}, level over iteration`, iteration, levels, table));
+    if (levels.length > 1 && varies) charts.push(heatChart(`${TITLES[name] ?? name}, level over iteration`, iteration, levels, table, SPANS[name]));
   }
   const { calibration, calibration_levels: at, acceptance, f_gap_levels: gaps } = run.evaluation;
   if (calibration?.length) charts.push(lineChart("Calibration of each level (1 is exact)", at, [{ name: "calibration", y: calibration }], { label: "level" }));

@@ -38,8 +38,11 @@ export class Runs {
 
   async load() {
     const names = [this.first.value, this.second.value].filter(Boolean);
+    const turn = (this.turn = (this.turn ?? 0) + 1);
     try {
       const runs = await Promise.all(names.map((name) => fetchRun(name)));
+      // Another choice was made while this one was on its way.
+      if (turn !== this.turn) return;
       this.status.textContent = "";
       const text = JSON.stringify(runs);
       this.live = runs.some((run) => !run.finished);
@@ -50,7 +53,7 @@ export class Runs {
       this.body.replaceChildren(...runs.map((run) => withReport(run)));
       [...this.body.querySelectorAll("details")].forEach((one, i) => (one.open = open[i] ?? false));
     } catch (error) {
-      this.status.textContent = error.message;
+      if (turn === this.turn) this.status.textContent = error.message;
     }
   }
 }

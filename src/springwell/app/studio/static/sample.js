@@ -1,6 +1,6 @@
 // Samples, and the way from noise to them, level by level.
 
-import { button, el, group, number, slider } from "./dom.js";
+import { button, checkbox, el, group, number, slider } from "./dom.js";
 import { Panel } from "./panel.js";
 import { drawSheet } from "./sheet.js";
 
@@ -15,12 +15,13 @@ export class Sample {
     this.stage = el("div", {}, this.canvas, el("div", { class: "player" }, this.way.element));
     this.num = slider("Samples", { min: 1, max: 64, value: 16 });
     this.seed = number("Seed", 0);
+    this.quick = checkbox("Quick: few gradients each, where a model has no chains and more levels", true);
     const draw = button("Draw samples", () => this.draw(), { class: "primary", id: "draw-samples" });
     const next = button("Next seed", () => {
       this.seed.value = this.seed.value + 1;
       this.draw();
     });
-    const controls = group("Samples", this.num.element, this.seed.element, el("div", { class: "buttons" }, draw, next));
+    const controls = group("Samples", this.num.element, this.seed.element, this.quick.element, el("div", { class: "buttons" }, draw, next));
     this.controls = el("div", {}, controls, this.panel.element);
     page.link.on("sample", (job, header, arrays) => this.hear(job, header, arrays));
   }
@@ -34,7 +35,7 @@ export class Sample {
   draw() {
     this.asked = performance.now();
     this.page.link.cancel(this.job?.status === "running" ? this.job : null);
-    this.page.link.start("sample", this.page.name, { num: this.num.value, seed: this.seed.value });
+    this.page.link.start("sample", this.page.name, { num: this.num.value, seed: this.seed.value, quick: this.quick.input.checked, ...this.page.classes.options });
   }
 
   hear(job, header, arrays) {

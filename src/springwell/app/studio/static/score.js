@@ -9,7 +9,7 @@ import { drawImage } from "./sheet.js";
 export class Score {
   constructor(page) {
     this.page = page;
-    this.panel = new Panel(page.link, ["score.csv", "score.npz", "image.png"]);
+    this.panel = new Panel(page.link, ["score.csv", "score.npz", "image.png", "image.npz"]);
     this.canvas = el("canvas", { class: "sheet", role: "img", "aria-label": "The image" });
     this.facts = el("dl", { class: "facts", id: "score-facts" });
     this.maps = el("div", { class: "pictures" });

@@ -1,8 +1,9 @@
 // Long chains at level 0, without springs: nothing but the energy holds the images now.
 
 import { lineChart } from "./charts.js";
-import { button, digits, el, group, saveFile, select, slider } from "./dom.js";
+import { button, digits, el, group, npy, saveFile, select, slider } from "./dom.js";
 import { recipeBox } from "./panel.js";
+import { withSteps } from "./particles.js";
 import { drawSheet } from "./sheet.js";
 
 const SHOWN = 400;
@@ -24,9 +25,10 @@ export class Walk {
     const again = button("Begin again", () => this.reset());
     const png = button("Picture (PNG)", () => this.canvas.toBlob((blob) => blob && saveFile("chains.png", blob)));
     const csv = button("f over time (CSV)", () => this.save());
+    this.startButton = button("Where they began (NPY)", () => saveFile("start.npy", npy(this.stretch.start)), { hidden: true });
     this.leapfrog.element.hidden = true;
     const sliders = [this.kernel, this.stepSize, this.steps, this.leapfrog];
-    const buttons = el("div", { class: "buttons" }, this.run, again, png, csv);
+    const buttons = el("div", { class: "buttons" }, this.run, again, png, csv, this.startButton);
     this.controls = el("div", {}, group("Chains without springs", ...sliders.map((one) => one.element), buttons, this.text, this.recipe.element));
     this.reset();
   }
@@ -41,7 +43,8 @@ export class Walk {
   }
 
   reset() {
-    Object.assign(this, { state: null, done: 0, history: [], generation: (this.generation ?? 0) + 1 });
+    Object.assign(this, { state: null, done: 0, history: [], stretch: null, generation: (this.generation ?? 0) + 1 });
+    this.showRecipe();
     this.canvas.width = 0;
     this.chart.replaceChildren();
   }
@@ -49,6 +52,14 @@ export class Walk {
   stop() {
     this.running = false;
     this.run.textContent = "Run";
+    this.showRecipe();
+  }
+
+  /** How to make the chains again that are shown: the steps with these settings from where they began. */
+  showRecipe() {
+    const recipe = !this.running && this.stretch?.recipe;
+    this.startButton.hidden = !recipe;
+    this.recipe.show(recipe ? withSteps(recipe, this.done - this.stretch.since) : null);
   }
 
   toggle() {
@@ -59,6 +70,7 @@ export class Walk {
     }
     this.running = true;
     this.run.textContent = "Pause";
+    this.showRecipe();
     this.loop();
   }
 
@@ -69,13 +81,15 @@ export class Walk {
     const state = new Float32Array(count * height * width * channels);
     for (let n = 0, to = 0; n < count; n++) {
       for (let c = 0; c < channels; c++) {
-        for (let i = 0; i < height * width; i++) state[to++] = data[(n * height * width + i) * channels + c] / 127.5 - 1;
+        for (let i = 0; i < height * width; i++) state[to++] = Math.fround(data[(n * height * width + i) * channels + c] / 127.5) - 1;
       }
     }
     this.state = { data: state, shape: [count, channels, height, width] };
   }
 
   async loop() {
+    if (this.looping) return;
+    this.looping = true;
     while (this.running) {
       if (!this.state) this.begin();
       const generation = this.generation;
@@ -83,27 +97,30 @@ export class Walk {
         kernel: this.kernel.value,
         step_size: this.stepSize.value,
         num_leapfrog: this.leapfrog.value,
-        steps: this.steps.value,
-        first: this.done,
         seed: 0,
+        ...this.page.classes.options,
       };
+      const key = JSON.stringify(options);
+      if (this.stretch?.key !== key) this.stretch = { key, start: this.state, since: this.done };
+      Object.assign(options, { steps: this.steps.value, first: this.done, since: this.stretch.since });
       try {
         const { header, arrays } = await this.page.link.ask("walk", this.page.name, options, { state: this.state });
         if (generation === this.generation) this.show(header, arrays, options);
       } catch (error) {
         this.text.textContent = error.message;
-        if (!error.message.includes("connection")) return this.stop();
+        if (!error.message.includes("connection")) this.stop();
         await new Promise((resolve) => setTimeout(resolve, 500));
       }
     }
-    return null;
+    this.looping = false;
   }
 
   show(header, arrays, options) {
     this.state = arrays.state;
     this.done += options.steps;
     const f = [...arrays.f.data];
-    if (this.done === options.steps) this.recipe.show(header.recipe);
+    this.stretch.recipe = header.recipe;
+    this.showRecipe();
     this.history.push({ steps: this.done, acceptance: header.acceptance, f });
     if (this.history.length > 5000) this.history.shift();
     drawSheet(this.canvas, arrays.images);

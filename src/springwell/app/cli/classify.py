@@ -1,0 +1,76 @@
+"""springwell classify."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from springwell.app.cli import common as cli
+from springwell.errors import UserError
+
+
+@dataclass(frozen=True)
+class ClassifyCommand(cli.Command):
+    """Classify held-out data by the densities of classes: accuracy, calibration, robustness to noise."""
+
+    run: cli.ModelName
+    num: int = 1000
+    """How many held-out data."""
+    noise: tuple[float, ...] = (0.0,)
+    """Standard deviations of noise that is added to the data first; a line each."""
+    level: int = 0
+    """The noise level whose densities tell classes apart."""
+    draws: int = 1
+    """Draws of that level's noise, over which log-densities are averaged."""
+    doubt: cli.Number = None
+    """Instead, list so many training rows, the labels to be doubted most first."""
+    limit: cli.Number = None
+    """Training rows that --doubt looks at. Default: all."""
+
+
+def classify_command(command: ClassifyCommand, context: cli.Context) -> dict[str, Any]:
+    cli.at_least(("num", command.num, 1), ("draws", command.draws, 1), ("doubt", command.doubt, 1), ("limit", command.limit, 1))
+    if any(noise < 0 for noise in command.noise):
+        raise UserError(f"--noise {min(command.noise):g}: must be at least 0")
+    from springwell.app.build import build_labels, config_of, open_model_data
+    from springwell.evaluation.classifier import classified
+
+    model = cli.load_model(command.run, context)
+    model.label_of(0)
+    data = open_model_data(model, reporter=context.reporter)
+    labels = build_labels(config_of(model), data)
+    if command.doubt is not None:
+        return _doubt(command, context, model, data)
+    rows = []
+    for noise in command.noise:
+        found = classified(model, labels, command.num, noise, command.level, command.draws)
+        rows.append(found)
+        accuracy = f"{100 * found['accuracy']:.2f} +- {100 * found['accuracy_standard_error']:.2f} %"
+        context.tell(
+            f"noise {noise:g}: accuracy {accuracy}, nll {found['nll']:.3f} nats, ece {found['ece']:.3f} ({found['num']})"
+        )
+    return {"run": command.run, "classes": list(model.classes), "measures": rows}
+
+
+def _doubt(command: ClassifyCommand, context: cli.Context, model: Any, data: Any) -> dict[str, Any]:
+    import torch
+
+    from springwell.data.images import scaled
+    from springwell.evaluation.classifier import suspects
+
+    known = data.labels().train
+    if data.rows is None or known is None:
+        raise UserError("--doubt: looks at the training rows of images, and these data have none")
+    num = min(command.limit or len(known), len(known))
+    x, label = scaled(torch.from_numpy(data.rows[:num])), torch.from_numpy(known[:num])
+    log_prob = model.classify(x, level=command.level, draws=command.draws).cpu()
+    order = suspects(log_prob, label)[: command.doubt]
+    found = []
+    for row in order:
+        c, guess = int(label[row]), int(log_prob[row].argmax())
+        found.append(
+            {"row": int(row), "label": model.classes[c], "log_prob": float(log_prob[row, c]), "likely": model.classes[guess]}
+        )
+        one = found[-1]
+        context.tell(f"row {one['row']}: label {one['label']}, log p {one['log_prob']:.2f} nats, likely {one['likely']}")
+    return {"run": command.run, "rows": num, "doubted": found}

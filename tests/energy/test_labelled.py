@@ -1,0 +1,133 @@
+"""Energies that know classes: what a label changes, and what guidance is."""
+
+import math
+
+import pytest
+import torch
+
+from springwell.energy.labelled import Labelled, guided
+from springwell.energy.prior import Prior
+from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy, know_classes
+from springwell.errors import UserError
+from springwell.level import LevelSampler
+from springwell.model import Model
+from springwell.noise import Noise
+from springwell.normalised import Normalised
+from springwell.schedule import NoiseSchedule
+
+SCHEDULE = NoiseSchedule.log_snr(4, 5.0, -5.0)
+
+
+def energy(image: bool, num_classes: int = 3) -> ResidualEnergy:
+    """An energy with random weights, none of them 0."""
+    torch.manual_seed(0)
+    shape = (1, 8, 8) if image else (2,)
+    network = NoiseUNet(shape, 2, 8, (1, 2), 1, 1, 16) if image else NoiseMLP(2, 2, 16, 2)
+    if num_classes:
+        know_classes(network, num_classes)
+    made = ResidualEnergy(network, Prior.fit(torch.randn(500, *shape)))
+    for parameter in made.network.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return made
+
+
+def model() -> Model:
+    known = LevelEnergy(energy(False), SCHEDULE, ("cat", "dog", "7"))
+    return Model(known, SCHEDULE, LevelSampler("mala", 2, 0.4 * SCHEDULE.sigma[1:].float()), event_shape=(2,))
+
+
+def points(image: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    y = torch.randn(5, *((1, 8, 8) if image else (2,)), generator=generator)
+    return y, torch.full((5,), 0.7)
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_a_label_changes_the_density_and_none_does_not(image):
+    f, (y, sigma) = energy(image), points(image)
+    by_label = [f(y, sigma, label=torch.full((5,), c)) for c in (-1, 0, 1, 2)]
+    assert torch.equal(by_label[0], f(y, sigma))
+    assert min((a - b).abs().min() for i, a in enumerate(by_label) for b in by_label[:i]) > 1e-4
+    mixed = f(y, sigma, label=torch.tensor([-1, 0, 1, 2, 0]))
+    torch.testing.assert_close(mixed, torch.stack([by_label[c + 1][i] for i, c in enumerate([-1, 0, 1, 2, 0])]))
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_a_network_begins_without_classes(image):
+    """Numbers of classes start at 0, so that a trained model without classes may become one with them."""
+    f, (y, sigma) = energy(image, 0), points(image)
+    before = f(y, sigma)
+    know_classes(f.network, 3)
+    assert torch.equal(f(y, sigma, label=torch.tensor([0, 1, 2, -1, 0])), before)
+
+
+def test_every_class_learns_from_its_own_samples_and_none_from_a_withheld_label():
+    level = LevelEnergy(energy(False), SCHEDULE)
+    weight = level.energy.network.classes.weight
+    x, label = torch.randn(64, 2, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 2
+    for dropout, learns in ((0.0, [True, True, False]), (1.0, [False, False, False])):
+        weight.grad = None
+        Normalised(level, SCHEDULE, label_dropout=dropout)(x, Noise(0, torch.arange(64)), label=label).loss.sum().backward()
+        assert (weight.grad.abs().sum(-1) > 0).tolist() == learns
+
+
+def test_guidance_0_is_all_data_and_1_is_the_class():
+    f, (y, sigma) = energy(False), points()
+    every, one = f(y, sigma).detach(), f(y, sigma, label=torch.full((5,), 1)).detach()
+    assert torch.equal(Labelled(f, 1, 0.0)(y, sigma), every)
+    assert torch.equal(Labelled(f, 1, 1.0)(y, sigma), one)
+    # The formula itself has the same ends, to rounding, where no class is above its bound.
+    most = float((one - every).max()) + 1
+    torch.testing.assert_close(guided(every, one, 0.0, most), every)
+    torch.testing.assert_close(guided(every, one, 1.0, most), one)
+    share = math.exp(-most)
+    torch.testing.assert_close(Labelled(f, 1, 2.5, share)(y, sigma).detach(), every + 2.5 * (one - every), rtol=1e-4, atol=1e-4)
+
+
+def test_guidance_adds_no_more_than_a_class_can():
+    """log p(y | c) - log p(y) is at most -log p(c)."""
+    every, one = torch.tensor([-3.0, -3.0]), torch.tensor([5.0, -4.0])
+    assert guided(every, one, 2.0, math.log(10)).tolist() == pytest.approx([-3 + 2 * math.log(10), -5.0])
+
+
+def test_a_given_model_is_an_ordinary_one():
+    whole = model()
+    x = torch.randn(6, 2, generator=torch.Generator().manual_seed(2))
+    for c, name in enumerate(whole.classes):
+        one = whole.given(name)
+        log_density = -one.energy(x).double() - one.claimed_log_z()
+        torch.testing.assert_close(log_density, whole.class_log_prob(x)[:, c], rtol=1e-4, atol=1e-4)
+        assert one.label == name
+    torch.testing.assert_close(whole.given("dog", guidance=0).energy(x), whole.energy(x))
+    assert whole.given("dog").claimed_log_z() == pytest.approx(whole.claimed_log_z())
+    # A guided density has a normaliser that nobody has told it.
+    assert whole.given("dog", guidance=2).claimed_log_z() is None
+    assert len({m.fingerprint() for m in (whole, whole.given(0), whole.given(1), whole.given(1, guidance=2))}) == 4
+    assert whole.given(0).sample(4).shape == (4, 2)
+
+
+def test_bayes_rule():
+    whole = model()
+    x = torch.randn(6, 2, generator=torch.Generator().manual_seed(2))
+    log_prob, prior = whole.class_log_prob(x), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    joint = log_prob.exp() * prior
+    torch.testing.assert_close(whole.classify(x, prior=prior.tolist()).exp(), joint / joint.sum(-1, keepdim=True))
+    noisy = whole.classify(x, level=2, draws=3)
+    assert torch.equal(noisy, whole.classify(x, level=2, draws=3))
+    assert not torch.allclose(noisy, whole.classify(x, level=2, draws=3, seed=1))
+
+
+def test_labels_that_cannot_be():
+    whole = model()
+    assert [whole.label_of(name) for name in ("cat", 1, "7", 7)] == [0, 1, 2, 2]
+    with pytest.raises(UserError, match="label='bird': unknown; the classes are cat, dog, 7"):
+        whole.given("bird")
+    with pytest.raises(UserError, match="label=3: unknown"):
+        whole.given(3)
+    with pytest.raises(UserError, match="guidance=nan"):
+        whole.given("cat", guidance=math.nan)
+    with pytest.raises(UserError, match="prior="):
+        whole.classify(torch.zeros(1, 2), prior=[1.0])
+    plain = Model(LevelEnergy(energy(False, 0), SCHEDULE), SCHEDULE, whole.sampler, event_shape=(2,))
+    with pytest.raises(UserError, match="knows no classes"):
+        plain.given(0)
