@@ -320,7 +320,7 @@ class Model:
         """The randomness of the samples ``index`` of ``seed``."""
         seed = seed.to(self.device) if isinstance(seed, Tensor) else whole_number("seed", seed)
         stream = stream.to(self.device) if isinstance(stream, Tensor) else int(stream)
-        return Noise(seed, index.to(self.device), stream, ahead=STEPS_PER_JUMP)
+        return Noise(seed, index.to(self.device), stream, ahead=STEPS_PER_JUMP, dtype=self.shift.dtype)
 
     def level_sampler(self, num_steps: int | None = None, noise_scale: float | None = None) -> LevelSampler:
         """The model's sampler, with another number of steps or another factor on the Langevin noise.
@@ -364,7 +364,7 @@ class Model:
         """What the gradient of f at one more sample keeps in memory."""
 
         def kept(rows: int) -> int:
-            y = torch.zeros(rows, *self.event_shape, device=self.device, requires_grad=True)
+            y = self.shift.new_zeros(rows, *self.event_shape).requires_grad_()
             f = at_level(self.energy_function, torch.zeros(rows, dtype=torch.long, device=self.device))
             return sum(tensor.untyped_storage().nbytes() for tensor in kept_tensors(lambda: f(y)))
 

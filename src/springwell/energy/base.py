@@ -92,7 +92,7 @@ class ScaledEnergy(nn.Module):
         return (self.log_scale.exp() if self.rule in _POWERS else self.scale)[t], self.precision[t]
 
     def _combine(self, output: Tensor, y: Tensor, scale: Tensor, precision: Tensor) -> Tensor:
-        f = scale * output.float()
+        f = scale * output.to(y.dtype)
         if self.has_base:
             f = f - 0.5 * precision * y.flatten(1).square().sum(-1)
         return f

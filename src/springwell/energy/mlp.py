@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def sinusoidal(t: Tensor, width: int) -> Tensor:
+def sinusoidal(t: Tensor, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """[sin, cos] of the raw level t at ``width // 2`` frequencies from 1 down to 1/10000 (App. B)."""
     half = width // 2
-    frequency = torch.exp(-math.log(10000) / (half - 1) * torch.arange(half, device=t.device))
-    phase = t.float()[:, None] * frequency
+    frequency = torch.exp(-math.log(10000) / (half - 1) * torch.arange(half, device=t.device, dtype=dtype))
+    phase = t.to(dtype)[:, None] * frequency
     return torch.cat([phase.sin(), phase.cos()], -1)
 
 

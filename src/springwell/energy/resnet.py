@@ -163,7 +163,8 @@ class EnergyResNet(ImageEnergy):
 
     def _prepare(self, t: Tensor) -> _Weights:
         with self._casting(t, enabled=False):
-            e = F.linear(sinusoidal(t, self.width), *self.dense0.normalised())
+            weight, bias = self.dense0.normalised()
+            e = F.linear(sinusoidal(t, self.width, weight.dtype), weight, bias)
             e = F.leaky_relu(F.linear(F.leaky_relu(e, SLOPE), *self.dense1.normalised()), SLOPE)
             levels = [[block.prepare(e) for block in level] for level in cast("list[list[ResBlock]]", self.levels)]
             return _Weights(self.conv_in.normalised(), levels, F.linear(e, *self.dense_final.normalised()))
@@ -179,7 +180,7 @@ class EnergyResNet(ImageEnergy):
                     r = F.conv2d(F.leaky_relu(h, SLOPE), block.conv1, padding=1) + block.time
                     r = F.conv2d(F.leaky_relu_(r, SLOPE), *block.conv2, padding=1)
                     h = r + (h if block.shortcut is None else F.conv2d(h, *block.shortcut, padding=1))
-        return (F.relu(h.float()).sum((2, 3)) * prepared.head).sum(-1)
+        return (F.relu(h.to(y.dtype)).sum((2, 3)) * prepared.head).sum(-1)
 
     @classmethod
     def from_official(cls, arrays: Mapping[str, Any]) -> EnergyResNet:

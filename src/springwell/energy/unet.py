@@ -127,7 +127,7 @@ class EnergyUNet(ImageEnergy):
 
     def _prepare(self, t: Tensor) -> _Prepared:
         with self._casting(t, enabled=False):
-            e = F.silu(self.dense1(F.silu(self.dense0(sinusoidal(t, self.width)))))
+            e = F.silu(self.dense1(F.silu(self.dense0(sinusoidal(t, self.width, self.dense0.weight.dtype)))))
             down, up = ([[block.time(e) for block in level] for level in _levels(part)] for part in (self.down, self.up))
             return _Prepared(down, None if self.dense is None else self.dense.time(e), up, self.head(e))
 
@@ -148,8 +148,8 @@ class EnergyUNet(ImageEnergy):
                     h = block(h, time)
             u = self.conv_out(F.silu(h))
             u = F.pixel_shuffle(u, self.unshuffle) if self.unshuffle > 1 else u
-        product = (y * BOUND * torch.tanh(u.float() / BOUND)).sum((1, 2, 3))
-        return product + (F.silu(lowest.float()).sum((2, 3)) * prepared.head).sum(-1)
+        product = (y * BOUND * torch.tanh(u.to(y.dtype) / BOUND)).sum((1, 2, 3))
+        return product + (F.silu(lowest.to(y.dtype)).sum((2, 3)) * prepared.head).sum(-1)
 
 
 def _levels(part: nn.ModuleList) -> list[list[UNetBlock]]:
