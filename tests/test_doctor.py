@@ -13,7 +13,7 @@ def test_a_sound_installation(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found = verdicts(data_root=str(tmp_path))
-    for name in ("digits", "float64", "this folder", "cache", "models that ship", "sampling", "density"):
+    for name in ("digits", "float64", "bfloat16", "this folder", "cache", "models that ship", "sampling", "density"):
         assert found[name].verdict == "ok", found[name]
     assert found["mnist"].verdict == "absent"
     assert "not found; looked in" in found["mnist"].found
@@ -50,6 +50,12 @@ def test_wrong_samples_wrong_densities_and_damaged_models_are_found(tmp_path, mo
     assert found["density"].verdict == "failed"
     assert "0.500000 nats here" in found["density"].found
     assert found["models that ship"].verdict == "failed"
+
+
+def test_a_processor_that_traps_bfloat16_is_named(monkeypatch):
+    monkeypatch.setattr(doctor.subprocess, "run", lambda command, **_: doctor.subprocess.CompletedProcess(command, -4, "", ""))
+    found = doctor._try("bfloat16", doctor._bfloat16)
+    assert (found.verdict, "ONEDNN_MAX_CPU_ISA=" in found.found) == ("absent", True)
 
 
 def test_the_command_says_what_failed(springwell, tmp_path, monkeypatch):

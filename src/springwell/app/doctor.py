@@ -6,6 +6,8 @@ import json
 import math
 import os
 import platform
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -58,6 +60,7 @@ def examine(device: str, data_root: str | None = None) -> Iterator[Check]:
     strict = "on" if torch.are_deterministic_algorithms_enabled() else "off"
     yield Check("determinism", "ok", f"torch's deterministic algorithms {strict}, TF32 {'allowed' if tf32 else 'off'}")
     yield _try("float64", partial(_float64, device))
+    yield _try("bfloat16", _bfloat16)
     for name in DATA:
         yield _try(name, partial(_data, name, ImageOptions(data_root=data_root)))
     yield _try("Inception", _inception)
@@ -80,6 +83,19 @@ def _try(name: str, check: Callable[[], str]) -> Check:
     except Exception as error:
         # Whatever goes wrong here is what the command was asked to find.
         return Check(name, "failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
+
+
+def _bfloat16() -> str:
+    """Multiplies in bfloat16 on the CPU, in a process of its own: a virtual machine that announces AMX and lacks it kills it."""
+    program = "import torch; x = torch.ones(4, 512, dtype=torch.bfloat16); torch.nn.functional.linear(x, x, x[:, 0])"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    if ended.returncode < 0:
+        raise _AbsentError(
+            "bfloat16 on the CPU stops the process; set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before --precision bf16"
+        )
+    if ended.returncode:
+        raise RuntimeError(ended.stderr.strip().splitlines()[-1])
+    return "multiplies on the CPU"
 
 
 def _float64(device: str) -> str:
