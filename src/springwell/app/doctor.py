@@ -86,7 +86,7 @@ def _try(name: str, check: Callable[[], str]) -> Check:
 
 
 def _bfloat16() -> str:
-    """Multiplies in bfloat16 on the CPU, in a process of its own: a virtual machine that announces AMX and lacks it kills it."""
+    """Multiplies in bfloat16 on the CPU, in a process of its own: virtual machines that announce AMX may lack it."""
     program = "import torch; x = torch.ones(4, 512, dtype=torch.bfloat16); torch.nn.functional.linear(x, x, x[:, 0])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     if ended.returncode < 0:
