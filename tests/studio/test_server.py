@@ -133,6 +133,7 @@ def test_paths_outside_are_refused(server, path):
     text = answer.read().decode()
     assert answer.status in (400, 404)
     assert len(text) < 500
+    assert len(text.split()) > 3
     assert "Traceback" not in text
 
 

@@ -198,6 +198,10 @@ async def _refused(request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{error}\n", 400)
 
 
+async def _absent(request: Request, error: Exception) -> Response:
+    return PlainTextResponse("the studio has no such page; open the address that springwell studio printed\n", 404)
+
+
 async def _too_large(request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{TOO_LARGE}\n", 413)
 
@@ -205,7 +209,7 @@ async def _too_large(request: Request, error: Exception) -> Response:
 def make_app(place: Place, settings: Settings) -> Guard:
     """The whole application, behind its guard."""
     studio = Studio(settings)
-    handlers: dict[Any, Any] = {UserError: _refused, TooLargeError: _too_large}
+    handlers: dict[Any, Any] = {UserError: _refused, TooLargeError: _too_large, 404: _absent}
     app = Starlette(routes=studio.routes(), lifespan=studio.lifespan, exception_handlers=handlers)
     return Guard(app, place.token, place.host, place.port)
 
