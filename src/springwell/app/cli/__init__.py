@@ -84,12 +84,12 @@ def _presets(words: Sequence[str]) -> Any:
     """The subcommands of ``train``."""
     from springwell.app.cli.tables import ABOUT, TableCommand
     from springwell.app.cli.train import train_options
-    from springwell.app.presets import PRESETS, TABLE, preset
+    from springwell.app.presets import PRESETS, SOME, TABLE, preset
 
     chosen = words[0] if words else ""
     if chosen not in ("-h", "--help"):
         if not chosen or chosen.startswith("-"):
-            raise UserError(f"train: no preset given; choose {', '.join(PRESETS)}")
+            raise UserError(f"train: no preset given; choose {SOME}")
         if chosen != "table":
             preset(chosen)
     rows: dict[str, tuple[Any, str]] = {name: (_Other, row.about) for name, row in TABLE.items()}
