@@ -528,6 +528,34 @@ def test_a_damaged_evaluation_is_measured_again(tmp_path, content):
     assert known_evaluation(path) == {}
 
 
+def test_a_log_has_ten_lines_of_slow_work_and_one_of_quick_work(monkeypatch, capsys):
+    from springwell import progress
+
+    now = iter(range(10_000))
+    for seconds, lines in ((lambda: next(now), 10), (lambda: 0.0, 1)):
+        monkeypatch.setattr(progress.time, "monotonic", seconds)
+        with progress.Terminal().bar("work", 20) as bar:
+            for _ in range(20):
+                bar.advance()
+        shown = capsys.readouterr().err.splitlines()
+        assert len(shown) == lines
+        assert shown[-1].startswith("work: 20/20")
+
+
+def test_errors_of_every_kind_have_an_exit_code(monkeypatch, capsys):
+    from springwell.app import cli
+    from springwell.errors import UnknownLogZError
+
+    def unknown(*_):
+        raise UnknownLogZError("log Z is not known")
+
+    monkeypatch.setattr(cli, "parse", unknown)
+    with pytest.raises(SystemExit) as done:
+        cli.main(["sample"])
+    assert done.value.code == 2
+    assert capsys.readouterr().err == "springwell: log Z is not known\n"
+
+
 def test_bars_are_drawn_on_terminals_and_in_notebooks(monkeypatch):
     from springwell.progress import Terminal
 

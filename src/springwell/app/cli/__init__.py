@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UserError, DivergenceError, InterruptionError) as error:
         from springwell.app.messages import as_options
 
-        result, code = {"error": as_options(str(error))}, _CODES[type(error)]
+        result, code = {"error": as_options(str(error))}, next(code for kind, code in _CODES.items() if isinstance(error, kind))
     except BrokenPipeError:
         result, code = {}, 0
     except OSError as error:
