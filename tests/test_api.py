@@ -165,6 +165,7 @@ class Returning(nn.Module):
         (Returning(lambda module, y, t: y), r"network: returns torch.float32 \[2, 2\] at y \[2, 2\] and levels t = \[0, 3\]"),
         (Returning(lambda module, y, t: None), "network: returns a NoneType"),
         (Returning(lambda module, y, t: y.detach().sum(-1)), "network: has no gradient"),
+        (Bowl().requires_grad_(False), "network: has no parameters that require a gradient"),
         (Returning(lambda module, y, t: module.level(t)[:, 0] + y.sum(-1)), "fails at .*IndexError: index out of range"),
         (nn.Linear(2, 1), "fails at .*TypeError"),
         ("own", "give the nn.Module itself"),

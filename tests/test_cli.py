@@ -395,10 +395,15 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(python, tmp_path):
         (["train", "checkerboard", "--batch", "1.5"], "--batch 1.5: not a whole number"),
         (["train", "checkerboard", "--objective=recover"], "--objective recover: unknown; did you mean recovery?"),
         (["train", "checkerboard", "--sigmas"], "--sigmas: expected array of length >= 1"),
-        (["train", "digits", "--log-snr", "3"], "an argument of train digits is missing, or has too few values"),
-        (["sample"], "an argument of sample is missing"),
+        (["train", "digits", "--log-snr", "3"], "an argument of train digits has too few values"),
+        (["train", "tabel"], "preset 'tabel': unknown; did you mean table?"),
+        (["train", "table", "--dat", "csv:x.csv"], "--dat: unknown option; did you mean --data? See"),
+        (["train", "table"], "--data: is missing; see springwell train table --help"),
+        (["sample"], "command sample: needs RUN; see"),
+        (["sample", "digits", "--num"], "--num: needs a value; see"),
+        (["score", "--json", "digits"], "command score: needs RUN IMAGES; see"),
         (["sample", "checkerboard", "--steps", "-1"], "--steps -1: must be at least 0"),
-        (["data", "prepare"], "an argument of data is missing"),
+        (["data", "prepare"], "command data: needs ACTION SPEC OUT; see"),
         (["sample", "checkerboard", "more"], "'more': one argument too many"),
         (["sampel", "checkerboard"], "command 'sampel': unknown; did you mean sample?"),
         (["train", "checkerboard", "--lr", "-1"], "--lr -1.0: expected float > 0.0"),
@@ -521,6 +526,34 @@ def test_a_damaged_evaluation_is_measured_again(tmp_path, content):
     assert known_evaluation(path) == {}
     path.write_text(content)
     assert known_evaluation(path) == {}
+
+
+def test_a_log_has_ten_lines_of_slow_work_and_one_of_quick_work(monkeypatch, capsys):
+    from springwell import progress
+
+    now = iter(range(10_000))
+    for seconds, lines in ((lambda: next(now), 10), (lambda: 0.0, 1)):
+        monkeypatch.setattr(progress.time, "monotonic", seconds)
+        with progress.Terminal().bar("work", 20) as bar:
+            for _ in range(20):
+                bar.advance()
+        shown = capsys.readouterr().err.splitlines()
+        assert len(shown) == lines
+        assert shown[-1].startswith("work: 20/20")
+
+
+def test_errors_of_every_kind_have_an_exit_code(monkeypatch, capsys):
+    from springwell.app import cli
+    from springwell.errors import UnknownLogZError
+
+    def unknown(*_):
+        raise UnknownLogZError("log Z is not known")
+
+    monkeypatch.setattr(cli, "parse", unknown)
+    with pytest.raises(SystemExit) as done:
+        cli.main(["sample"])
+    assert done.value.code == 2
+    assert capsys.readouterr().err == "springwell: log Z is not known\n"
 
 
 def test_bars_are_drawn_on_terminals_and_in_notebooks(monkeypatch):

@@ -127,8 +127,19 @@ def test_heavy_tails_choose_a_transform_and_gain_by_it() -> None:
     assert gain.mean() > 2 * gain.std() / np.sqrt(len(gain))
 
 
+def test_columns_of_text_and_dates_are_named() -> None:
+    pandas = pytest.importorskip("pandas")
+    days = pandas.date_range("2024-01-01", periods=4)
+    frame = pandas.DataFrame({"age": [1, 2, 3, 4], "colour": ["red"] * 4, "day": days, "flag": [True, False] * 2})
+    with pytest.raises(ValueError, match="X: no numbers in the columns 'colour', 'day'; leave them out"):
+        EnergyDensity().fit(frame)
+    assert EnergyDensity().fit(frame[["age", "flag"]]).n_features_in_ == 2
+
+
 def test_bad_input_is_named() -> None:
     x = ring(50)
+    with pytest.raises(ValueError, match="given: column 0 is 'x'; give a finite number"):
+        EnergyDensity(iterations=0).fit(x).sample(given={0: "x"})
     bad = x.copy()
     bad[7, 1] = np.nan
     with pytest.raises(ValueError, match="row 7, column '1' is nan"):

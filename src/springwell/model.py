@@ -482,6 +482,8 @@ class Model:
         """u = (x - shift) / scale of data ``[N, *event_shape]``, checked."""
         if not isinstance(x, (Tensor, np.ndarray)):
             raise UserError(f"{name}: is {kind_of(x)}; give a tensor or an array [N, ...]")
+        if isinstance(x, np.ndarray) and x.dtype.kind not in "fiub":
+            raise UserError(f"{name}: is an array of {x.dtype}; give numbers")
         x = torch.as_tensor(x)
         if tuple(x.shape[1:]) != self.event_shape or x.ndim == 0:
             raise UserError(f"{name}: has shape {list(x.shape)}; needs [N, {', '.join(map(str, self.event_shape))}]")

@@ -118,15 +118,19 @@ class _Counted(Bar):
 
 
 class _Lines(_Counted):
-    """About ten lines over the whole work, for logs."""
+    """About ten lines over the whole work, for logs; at most one a second, and the last."""
 
     def __init__(self, terminal: Terminal, what: str, total: int, start: int):
         super().__init__(what, total, start)
-        self.terminal = terminal
+        self.terminal, self.shown = terminal, self.began
 
     def advance(self, steps: int = 1) -> None:
         before, self.done = self.done, self.done + steps
-        if before * 10 // self.total != self.done * 10 // self.total:
+        if before * 10 // self.total == self.done * 10 // self.total:
+            return
+        now = time.monotonic()
+        if now - self.shown >= 1 or self.done >= self.total:
+            self.shown = now
             self.terminal.say(self.line())
 
 

@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, DensityMixin, OutlierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from springwell.errors import whole_number
+from springwell.errors import UserError, whole_number
 from springwell.evaluation.outliers import percentile
 from springwell.tables.columns import check_finite, column_notes
 from springwell.tables.density import TableDensity
@@ -172,6 +172,8 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
 
     def _validated(self, X: Any, reset: bool, missing: bool = False) -> np.ndarray:
         least = 2 if reset else 1
+        if reset:
+            _check_text(X)
         out: np.ndarray = validate_data(
             self, X, reset=reset, dtype=(np.float64, np.float32), ensure_all_finite=False, ensure_min_samples=least
         )
@@ -188,6 +190,23 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
             raise ValueError(f"contamination={self.contamination!r}: must be between 0 and 1")
 
 
+def _check_text(X: Any) -> None:
+    """Refuses a data frame with columns of text or dates, and names them."""
+    if not (hasattr(X, "columns") and hasattr(X, "dtypes")):
+        return
+    bad = []
+    for name in X.columns:
+        try:
+            np.asarray(X[name][:1000], dtype=np.float64)
+        except (TypeError, ValueError):
+            bad.append(repr(name))
+        else:
+            if "datetime" in str(X[name].dtype).lower():
+                bad.append(repr(name))
+    if bad:
+        raise UserError(f"X: no numbers in the columns {', '.join(bad[:8])}; leave them out or make them numbers")
+
+
 def known_columns(given: Mapping[Any, float], names: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
     """The mask ``[D]`` of columns that are given by name or number, and their values in the table's order."""
     values: dict[int, float] = {}
@@ -195,9 +214,12 @@ def known_columns(given: Mapping[Any, float], names: list[str]) -> tuple[torch.T
         number = names.index(str(key)) if str(key) in names else -1
         if number < 0:
             raise ValueError(f"given: no column {key!r}; the columns are {', '.join(names[:20])}")
-        if not np.isfinite(value):
-            raise ValueError(f"given: column {key!r} is {value}; give a finite number")
-        values[number] = float(value)
+        try:
+            values[number] = float(value)
+        except (TypeError, ValueError):
+            values[number] = float("nan")
+        if not np.isfinite(values[number]):
+            raise ValueError(f"given: column {key!r} is {value!r}; give a finite number")
     known = torch.zeros(len(names), dtype=torch.bool)
     known[list(values)] = True
     return known, torch.tensor([values[i] for i in sorted(values)], dtype=torch.float64)

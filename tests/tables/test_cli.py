@@ -182,6 +182,41 @@ def test_columns_are_found_by_name_in_any_order(folder: Path, capsys: pytest.Cap
     assert result["mean"] == pytest.approx(load_table(folder / "run").density.log_prob(rows).mean())
 
 
+MIXED = "who,height,colour,weight\n" + "".join(f"p{i},{h},red,{w}\n" for i, (h, w) in enumerate(people(40, 3).tolist()))
+
+
+def test_columns_are_chosen_and_incomplete_rows_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, out = tmp_path / "mixed.csv", str(tmp_path / "run")
+    data.write_text(MIXED + "short,170,red,\n")
+    words = ["train", "table", "--data", str(data), "--out", out, "--iterations", "0"]
+    assert "leave it out by --columns" in str(run(capsys, *words)[1]["error"])
+    wrong = str(run(capsys, *words, "--columns", "heigth")[1]["error"])
+    assert wrong.endswith("has no column 'heigth'; did you mean height?")
+    words += ["--columns", "weight", "height"]
+    refused = str(run(capsys, *words)[1]["error"])
+    assert "row 40, column 'weight' is nan" in refused
+    assert refused.endswith("--drop-missing leaves out the 1 of 41 rows that miss a cell")
+    code, result, err = run(capsys, *words, "--drop-missing")
+    assert (code, result["rows"], result["columns"]) == (0, 40, ["weight", "height"])
+    assert "1 of 41 rows miss a cell and are left out" in err
+    # The same file can be scored, though it has text and a row that misses a cell.
+    code, result, _ = run(capsys, "score", out, str(data), "--drop-missing")
+    assert (code, result["num"]) == (0, 40)
+    law = load_table(Path(out)).density
+    assert result["mean"] == pytest.approx(law.log_prob(people(40, 3)[:, ::-1].copy()).mean())
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_columns_of_other_files_are_chosen(tmp_path: Path, kind: str) -> None:
+    rows, path = people(5, 0), tmp_path / f"t.{kind}"
+    if kind == "npy":
+        np.save(path, rows)
+    else:
+        pandas = pytest.importorskip("pandas")
+        pandas.DataFrame({"x0": rows[:, 0], "colour": ["red"] * 5, "x1": rows[:, 1]}).to_parquet(path)
+    assert np.array_equal(read_table(str(path), columns=["x1", "x0"]).values, rows[:, ::-1])
+
+
 WAYS = {
     "commas": "a,b\n1,2.5\n3,-4\n",
     "semicolons": "a;b\n1;2.5\n3;-4\n",

@@ -215,12 +215,15 @@ def check_network(network: nn.Module, event_shape: tuple[int, ...], num_levels: 
             f = copy.deepcopy(network).cpu().eval()(y, t)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"network: fails at {wanted} ({type(error).__name__}: {reason}); it must return [2]") from error
+        must = f"it must take levels 0 to {num_levels - 1} and return [2]"
+        raise UserError(f"network: fails at {wanted} ({type(error).__name__}: {reason}); {must}") from error
     if not isinstance(f, Tensor) or f.shape != (2,) or not f.is_floating_point():
         found = f"{f.dtype} {list(f.shape)}" if isinstance(f, Tensor) else kind_of(f)
         raise UserError(f"network: returns {found} at {wanted}; it must return floats [2], one number per sample")
     if not f.requires_grad or torch.autograd.grad(f.sum(), y, allow_unused=True)[0] is None:
         raise UserError("network: has no gradient with respect to y; compute f from y by torch, without detach or no_grad")
+    if not any(p.requires_grad for p in network.parameters()):
+        raise UserError("network: has no parameters that require a gradient; give it some, or call network.requires_grad_()")
 
 
 def build_model(config: Config, checkpoint: Checkpoint, network: nn.Module | None = None) -> Model:

@@ -301,6 +301,7 @@ TABLE: dict[str, Preset] = {
     ),
 }
 PRESETS: dict[str, Config] = {name: row.config for name, row in TABLE.items()}
+SOME = "checkerboard, digits, mnist, fashion-mnist, table or another that `springwell presets` lists"
 
 
 def preset(name: str) -> Config:
@@ -310,8 +311,10 @@ def preset(name: str) -> Config:
         >>> sw.preset("checkerboard").training.iterations
         2200
     """
+    if name == "table":
+        raise UserError("preset 'table': is one of the command line; in Python, use springwell.sklearn.EnergyDensity().fit(X)")
     if name not in PRESETS:
-        raise UserError(f"preset '{name}': unknown{did_you_mean(name, PRESETS) or '; choose ' + ', '.join(PRESETS)}")
+        raise UserError(f"preset '{name}': unknown{did_you_mean(name, [*PRESETS, 'table']) or f'; choose {SOME}'}")
     return PRESETS[name]
 
 

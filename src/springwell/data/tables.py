@@ -19,7 +19,7 @@ import numpy as np
 
 from springwell.data.formats import UnusableDataError, load_npy
 from springwell.data.spec import TABLES, parse_source
-from springwell.errors import UserError
+from springwell.errors import UserError, did_you_mean
 from springwell.store.files import write_atomically
 
 _SEPARATORS = ",;\t"
@@ -29,6 +29,10 @@ _MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"})
 def default_names(num: int) -> list[str]:
     """What the columns of a table without a header are called."""
     return [f"x{i}" for i in range(num)]
+
+
+class MissingColumnError(UserError):
+    """A table lacks a column that it was asked for."""
 
 
 class Table(NamedTuple):
@@ -45,15 +49,21 @@ class Table(NamedTuple):
     rows: Sequence[str] | Sequence[int]
 
 
-def read_table(text: str, what: str = "") -> Table:
-    """The table that ``text`` names: KIND:FILE, or a FILE whose suffix is a kind. Raises UserError, which calls it ``what``."""
+def read_table(text: str, what: str = "", columns: Sequence[str] = ()) -> Table:
+    """The table that ``text`` names: KIND:FILE, or a FILE whose suffix is a kind. Raises UserError, which calls it ``what``.
+
+    Args:
+        text: Names the file.
+        what: What messages call it.
+        columns: The columns to read, in this order; others may be text. Default: all.
+    """
     spec, what = parse_source(text), what or f"data={text!r}"
     if spec.kind not in TABLES:
         raise UserError(f"{what}: is not a table; give csv:FILE, parquet:FILE or npy:FILE")
     if spec.split:
         raise UserError(f"{what}: a table is not divided; leave out @{spec.split}")
     with _reading(what, "cannot be read ({})"):
-        table = {"csv": _csv, "parquet": _parquet, "npy": _npy}[spec.kind](spec.path)
+        table = {"csv": _csv, "parquet": _parquet, "npy": _npy}[spec.kind](spec.path, columns)
     if table.values.ndim != 2 or table.values.dtype.kind not in "fiu" or 0 in table.values.shape:
         found = f"{table.values.dtype} {list(table.values.shape)}"
         raise UserError(f"{what}: found {found}; needs numbers in rows and columns, at least one of each")
@@ -69,6 +79,8 @@ def _reading(what: str, reason: str) -> Iterator[None]:
         raise UserError(f"{what}: no such file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{what}: is not text in UTF-8 (byte {error.start}); save it so") from None
+    except MissingColumnError as error:
+        raise MissingColumnError(f"{what}: {error}") from None
     except (OSError, csv.Error, UnusableDataError) as error:
         raise UserError(f"{what}: {reason.format(error)}") from None
 
@@ -98,15 +110,29 @@ def labelled_table(text: str, column: str) -> tuple[np.ndarray, list[str]]:
     return table.values, labels
 
 
-def _npy(path: Path) -> Table:
+def _npy(path: Path, wanted: Sequence[str]) -> Table:
     values = load_npy(path)
     values = values[:, None] if values.ndim == 1 else values
     rows, columns = values.shape if values.ndim == 2 else (0, 0)
-    return Table(values, default_names(columns), range(rows))
+    names = default_names(columns)
+    if wanted:
+        values, names = values[:, _places(wanted, names)], list(wanted)
+    return Table(values, names, range(rows))
 
 
-def _csv(path: Path) -> Table:
-    return _rows(*_cells(path))
+def _csv(path: Path, wanted: Sequence[str]) -> Table:
+    return _rows(*_cells(path), wanted)
+
+
+def _places(wanted: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Where the columns that are wanted are among all."""
+    _check_names(names)
+    for name in wanted:
+        if name not in names:
+            known = f"its columns are {', '.join(names)[:200]}"
+            raise MissingColumnError(f"has no column {name!r}{did_you_mean(name, names) or f'; {known}'}")
+    _check_names(wanted)
+    return [names.index(name) for name in wanted]
 
 
 def _cells(path: Path) -> tuple[list[str], Iterator[list[str]]]:
@@ -129,22 +155,24 @@ def _lines(path: Path) -> Iterator[list[str]]:
         yield from (line for line in cells if any(cell.strip() for cell in line))
 
 
-def _rows(header: list[str], body: Iterable[list[str]]) -> Table:
+def _rows(header: list[str], body: Iterable[list[str]], wanted: Sequence[str] = ()) -> Table:
     """The table of a header and the cells of its rows; numbers are kept eight bytes each while they are read."""
     numbers, names = array("d"), []
     named: bool | None = None
+    places: Sequence[int] = _places(wanted, header) if wanted else ()
     for i, line in enumerate(body):
         if len(line) != len(header):
             raise UnusableDataError(f"row {i} has {len(line)} cells, and the header {len(header)}")
         if named is None:
             named = len(header) > 1 and (not header[0] or not (_is_number(line[0]) or line[0] in _MISSING))
+            places = places or range(named, len(line))
         if named:
             names.append(line[0])
-        for j in range(named, len(line)):
+        for j in places:
             numbers.append(_number(line[j], header[j], i))
     if named is None:
         raise UnusableDataError("it has no rows below its header")
-    columns = header[1:] if named else header
+    columns = [header[j] for j in places]
     _check_names(columns)
     values = np.frombuffer(numbers, dtype=np.float64).reshape(-1, len(columns))
     return Table(values, columns, names if named else range(len(values)))
@@ -156,7 +184,9 @@ def _number(cell: str, name: str, row: int) -> float:
     except ValueError:
         if cell.strip() in _MISSING:
             return float("nan")
-    raise UnusableDataError(f"column {name!r} is text ({cell[:40]!r} in row {row}); drop it or make it numbers")
+    raise UnusableDataError(
+        f"column {name!r} is text ({cell[:40]!r} in row {row}); make it numbers, or leave it out by columns=[...]"
+    )
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -164,7 +194,7 @@ def _check_names(names: Sequence[str]) -> None:
         raise UnusableDataError(f"two columns are called {twice[0]!r}; rename one")
 
 
-def _parquet(path: Path) -> Table:
+def _parquet(path: Path, wanted: Sequence[str]) -> Table:
     try:
         from pyarrow import ArrowException, parquet, types
     except ImportError:
@@ -183,10 +213,15 @@ def _parquet(path: Path) -> Table:
         and first is not None
         and (types.is_string(columns[first].type) or types.is_large_string(columns[first].type))
     ):
-        names = [str(cell) for cell in columns.pop(first).to_pylist()]
+        names = [str(cell) for cell in columns[first].to_pylist()]
+        if first not in wanted:
+            del columns[first]
+    if wanted:
+        _places(wanted, list(columns))
+        columns = {name: columns[name] for name in wanted}
     for name, column in columns.items():
         if not any(test(column.type) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)):
-            raise UnusableDataError(f"column {name!r} is {column.type}; drop it or make it numbers")
+            raise UnusableDataError(f"column {name!r} is {column.type}; make it numbers, or leave it out by columns=[...]")
     values = np.empty((len(table), len(columns)))
     for i, column in enumerate(columns.values()):
         values[:, i] = column.cast("float64").to_numpy()

@@ -84,12 +84,12 @@ def _presets(words: Sequence[str]) -> Any:
     """The subcommands of ``train``."""
     from springwell.app.cli.tables import ABOUT, TableCommand
     from springwell.app.cli.train import train_options
-    from springwell.app.presets import PRESETS, TABLE, preset
+    from springwell.app.presets import PRESETS, SOME, TABLE, preset
 
     chosen = words[0] if words else ""
     if chosen not in ("-h", "--help"):
         if not chosen or chosen.startswith("-"):
-            raise UserError(f"train: no preset given; choose {', '.join(PRESETS)}")
+            raise UserError(f"train: no preset given; choose {SOME}")
         if chosen != "table":
             preset(chosen)
     rows: dict[str, tuple[Any, str]] = {name: (_Other, row.about) for name, row in TABLE.items()}
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UserError, DivergenceError, InterruptionError) as error:
         from springwell.app.messages import as_options
 
-        result, code = {"error": as_options(str(error))}, _CODES[type(error)]
+        result, code = {"error": as_options(str(error))}, next(code for kind, code in _CODES.items() if isinstance(error, kind))
     except BrokenPipeError:
         result, code = {}, 0
     except OSError as error:

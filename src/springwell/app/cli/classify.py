@@ -36,7 +36,8 @@ def classify_command(command: ClassifyCommand, context: cli.Context) -> dict[str
     from springwell.evaluation.classifier import classified
 
     model = cli.load_model(command.run, context)
-    model.label_of(0)
+    if not model.classes:
+        raise UserError(f"{command.run}: knows no classes; use a model that was trained with --classes all")
     data = open_model_data(model, reporter=context.reporter)
     labels = build_labels(config_of(model), data)
     if command.doubt is not None:

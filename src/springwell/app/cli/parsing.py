@@ -78,7 +78,7 @@ def parse_words(commands: Any, words: Sequence[str], description: str = "") -> A
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise UserError(_see(f"an argument of {name} is missing, or has too few values", name)) from None
+        raise UserError(_see(_lacking(_chosen(commands, words), words, name), name)) from None
     except _BadValueError as error:
         raise UserError(_see(f"{_named(error.word, words)}: {error.wanted}", name)) from None
     for word in unknown:
@@ -102,6 +102,42 @@ def _named(word: str, words: Sequence[str]) -> str:
     return f"{option} {word}".strip() if option else f"'{word}'"
 
 
+def _chosen(commands: Any, words: Sequence[str]) -> Any:
+    """The dataclass, or its instance, of the subcommand that ``words`` begin with."""
+    for word in words:
+        for part in get_args(commands):
+            what, marker = get_args(part)[:2] if get_origin(part) is Annotated else (None, None)
+            if getattr(marker, "name", None) == word:
+                default = getattr(marker, "default", None)
+                commands = default if dataclasses.is_dataclass(default) else what
+                break
+        else:
+            break
+    return commands
+
+
+def _lacking(command: Any, words: Sequence[str], name: str) -> str:
+    """Why ``words`` lack something: an option is misspelt, or it or an argument has too few values."""
+    known = dict(_options(command))
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        option, equals, _ = word.partition("=")
+        if not option.startswith("--"):
+            continue
+        plain = option.removeprefix("--")
+        if plain not in known and plain.removeprefix("no-") not in known:
+            return _unknown(word, command)
+        if following.startswith("--") and not equals and not isinstance(known.get(plain, True), bool):
+            return f"{option}: needs a value"
+    required = [f for f in dataclasses.fields(command) if f.default is f.default_factory is dataclasses.MISSING]
+    positional = [f.name.upper() for f in required if "Positional" in str(f.type) or "ModelName" in str(f.type)]
+    for f in required:
+        if f.name.upper() not in positional and not any(word.partition("=")[0] == f"--{f.name}" for word in words):
+            return f"--{f.name}: is missing"
+    if positional:
+        return f"command {name}: needs {' '.join(positional)}"
+    return f"an argument of {name} has too few values"
+
+
 def _unknown(word: str, command: Any) -> str:
     from springwell.app.config import KIND_FIELDS, SECTIONS, Config
 
@@ -114,16 +150,17 @@ def _unknown(word: str, command: Any) -> str:
         if owners:
             kind_field, named = (KIND_FIELDS[section], owners) if section in KIND_FIELDS else ("network", ["resnet", "unet"])
             return f"{option}: belongs to {' or '.join(f'--{kind_field} {kind}' for kind in named)}"
-    return f"{option}: unknown option{did_you_mean(option.removeprefix('--'), _options(command), '--')}"
+    return f"{option}: unknown option{did_you_mean(option.removeprefix('--'), dict(_options(command)), '--')}"
 
 
-def _options(command: Any) -> Iterator[str]:
+def _options(command: Any) -> Iterator[tuple[str, Any]]:
+    """The name and the value, or the default, of every option; None where there is none."""
     for f in dataclasses.fields(command):
-        value = getattr(command, f.name)
+        value = getattr(command, f.name, None if f.default_factory is dataclasses.MISSING else f.default_factory())
         if dataclasses.is_dataclass(value):
             yield from _options(value)
         else:
-            yield f.name.replace("_", "-")
+            yield f.name.replace("_", "-"), value
 
 
 def _integer(word: str) -> int:

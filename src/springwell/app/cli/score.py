@@ -44,6 +44,8 @@ class ScoreCommand(cli.Command):
     of the score over the levels are."""
     resize: cli.Flag = False
     """Resize images of another size to the model's. Sets that are resized differently are told apart by that alone."""
+    drop_missing: cli.Flag = False
+    """Leave out rows of a table that miss a cell."""
     overwrite: cli.Overwrite = False
     against: str | None = None
     """Other images, likewise: how well the density tells them apart (AUROC; above 0.5 if IMAGES are the likelier)."""

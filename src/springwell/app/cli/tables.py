@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from springwell.app.tables import TableModel
+    from springwell.data.tables import Table
 
 ABOUT = "The density of any table of numbers: csv:FILE, parquet:FILE or npy:FILE."
 MOST_DRAWN = 6
@@ -30,6 +31,10 @@ class TableCommand(cli.Command):
 
     data: Annotated[str, tyro.conf.arg(metavar="TABLE")]
     """csv:FILE, parquet:FILE or npy:FILE. A first column of text names the rows; all others must be numbers."""
+    columns: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = ()
+    """Columns to use. Default: all."""
+    drop_missing: cli.Flag = False
+    """Leave out rows that miss a cell."""
     out: cli.Folder = None
     """Run directory. Default: runs/NAME of the file."""
     transform: Literal["auto", "standard", "yeo-johnson", "spline"] = "auto"
@@ -50,15 +55,15 @@ def train_table(command: TableCommand, context: cli.Context) -> dict[str, Any]:
     from springwell.app.tables import DESCRIPTION, MOST_REFERENCE, TableModel, save_table
     from springwell.data.tables import read_table
     from springwell.sklearn import EnergyDensity
-    from springwell.tables.columns import check_finite, column_notes
+    from springwell.tables.columns import column_notes
 
     assert command.out is not None
     context.set_threads()
     cli.at_least(("iterations", command.iterations, 0))
     if command.out.exists() and any(command.out.iterdir()):
         raise UserError(f"--out {command.out}: is not empty; choose another --out")
-    table = read_table(command.data)
-    check_finite(table.values, table.columns, f"data={command.data!r}")
+    table = read_table(command.data, columns=command.columns)
+    table = _complete(table, f"--data {command.data}", command.drop_missing, context)
     if len(table.values) < 2:
         raise UserError(f"data={command.data!r}: has 1 row; a density needs at least 2")
     if table.values.shape[1] > len(table.values):
@@ -90,6 +95,29 @@ def train_table(command: TableCommand, context: cli.Context) -> dict[str, Any]:
         f"unseen    {fitted.held_out_score_:.3f} +- {error}{alone}",
     )
     return result
+
+
+def _complete(table: Table, what: str, drop: bool, context: cli.Context) -> Table:
+    """The rows that miss no cell; if there are others, they are left out with a warning, or refused."""
+    import numpy as np
+
+    from springwell.tables.columns import check_finite
+
+    missing = np.isnan(table.values).any(1)
+    if drop and missing.any():
+        kept = np.flatnonzero(~missing)
+        if not len(kept):
+            raise UserError(f"{what}: every row misses a cell; leave out columns or fill them")
+        context.reporter.warn(f"{what}: {missing.sum()} of {len(missing)} rows miss a cell and are left out")
+        return table._replace(values=table.values[kept], rows=[str(table.rows[int(i)]) for i in kept])
+    try:
+        check_finite(table.values, table.columns, what)
+    except UserError as error:
+        hint = (
+            f"; --drop-missing leaves out the {missing.sum()} of {len(missing)} rows that miss a cell" if missing.any() else ""
+        )
+        raise UserError(f"{error}{hint}") from None
+    return table
 
 
 def sample_table(run: str, num: int | None, seed: int, out: Path | None, overwrite: bool) -> dict[str, Any]:
@@ -125,7 +153,7 @@ def score_table(command: Any, context: cli.Context) -> dict[str, Any]:
     folder = cli.place(command.run, command.out, "scores")
     out = folder / "scores.csv"
     cli.check_new(out, command.overwrite)
-    rows, names = _rows_of(model, command.images, command.num)
+    rows, names = _rows_of(model, command.images, command.num, command.drop_missing, context)
     log_density = model.density.log_prob(rows)
     rank = model.ranking(command.method, command.seed)
     scores = log_density if command.method == "density" else rank(rows)
@@ -139,7 +167,7 @@ def score_table(command: Any, context: cli.Context) -> dict[str, Any]:
         "least_likely": [str(names[i]) for i in np.argsort(scores)[:10]],
     }
     if command.against:
-        others, _ = _rows_of(model, command.against, command.num)
+        others, _ = _rows_of(model, command.against, command.num, command.drop_missing, context)
         other = rank(others)
         area, error = auroc(torch.from_numpy(scores), torch.from_numpy(other))
         spread = error if np.isfinite(error) else None
@@ -178,24 +206,26 @@ def _score_lines(
             yield [names[i], *(f"{column[i]:.7g}" for column in numbers), *top]
 
 
-def _rows_of(model: TableModel, text: str, num: int | None) -> tuple[np.ndarray, Sequence[Any]]:
-    """Rows of the model's columns, in its order, and their names."""
-    from springwell.data.tables import default_names, read_table
-    from springwell.tables.columns import check_finite
+def _rows_of(
+    model: TableModel, text: str, num: int | None, drop_missing: bool, context: cli.Context
+) -> tuple[np.ndarray, Sequence[Any]]:
+    """Rows of the model's columns, in its order, and their names. Other columns are not looked at."""
+    from springwell.data.tables import MissingColumnError, default_names, read_table
 
-    table = read_table(text, text)
-    values, nameless = table.values[:num], default_names(len(model.columns))
-    missing = [name for name in model.columns if name not in table.columns]
-    if not missing and model.columns != table.columns:
-        values = values[:, [table.columns.index(name) for name in model.columns]]
-    elif missing and values.shape[1] != len(model.columns):
-        count = f"its number of columns is {values.shape[1]}, and that of the model's table {len(model.columns)}"
-        raise UserError(f"{text}: {count}; missing: {', '.join(missing[:8])}")
-    elif missing and nameless not in (model.columns, table.columns):
-        names = f"{', '.join(missing[:8])}; its columns are {', '.join(table.columns[:8])}"
-        raise UserError(f"{text}: has no column {names}")
-    check_finite(values, model.columns, text)
-    return values, table.rows[:num]
+    try:
+        table = read_table(text, text, model.columns)
+    except MissingColumnError:
+        table = read_table(text, text)
+        missing = [name for name in model.columns if name not in table.columns]
+        if len(table.columns) != len(model.columns):
+            count = f"its number of columns is {len(table.columns)}, and that of the model's table {len(model.columns)}"
+            raise UserError(f"{text}: {count}; missing: {', '.join(missing[:8])}") from None
+        if default_names(len(model.columns)) not in (model.columns, table.columns):
+            names = f"{', '.join(missing[:8])}; its columns are {', '.join(table.columns[:8])}"
+            raise UserError(f"{text}: has no column {names}") from None
+    table = table._replace(values=table.values[:num], columns=model.columns, rows=table.rows[:num])
+    table = _complete(table, text, drop_missing, context)
+    return table.values, table.rows
 
 
 def evaluate_table(command: Any, context: cli.Context) -> dict[str, Any]:
@@ -208,7 +238,7 @@ def evaluate_table(command: Any, context: cli.Context) -> dict[str, Any]:
     from springwell.store.files import write_json
 
     model = load_table(Path(command.run))
-    rows = _rows_of(model, command.data, None)[0] if command.data else model.reference
+    rows = _rows_of(model, command.data, None, False, context)[0] if command.data else model.reference
     folder = cli.place(command.run, command.out, "evaluation", data=command.data)
     num = command.num or 2000
     drawn = model.density.sample(num, torch.Generator().manual_seed(command.seed)).numpy()

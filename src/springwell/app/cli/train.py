@@ -89,6 +89,7 @@ def presets_command(command: PresetsCommand, context: cli.Context) -> dict[str, 
     context.tell(
         "\ngradients: gradient evaluations of the whole training, one sample each; CPU time: on one core, where known",
         "springwell train PRESET trains one; springwell sample NAME draws from one that ships",
+        "springwell train table --data csv:FILE fits the density of a table of your own",
     )
     return {"presets": rows}
 
