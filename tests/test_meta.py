@@ -2,23 +2,44 @@
 
 A step that asks a tensor for its value (``bool``, ``item``, ``tolist``, a branch) fails on this device, as it would make an
 accelerator wait; so does an operation that meets a tensor of the CPU. NUTS is left out: its trees grow by what chains find.
+
+Estimators read a value where they begin or end, and nowhere between: ``walk`` checks its first state and its last weights,
+``level_ratios`` asks at its start whether every level has its spring, ``NoisePath`` reads its lowest and highest noise when it
+is made, and ``normaliser``, ``pooled`` and ``bennett`` return numbers. Pilots read an acceptance at every stop, by which they
+tune the next. Tests below say so where they go around such a reading.
 """
 
 import copy
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch._dynamo
 
+from springwell.applications.compose import Mixture, Product, Term
 from springwell.applications.inpaint import inpaint_levels
+from springwell.applications.interpolate import blended, blended_take, corner_weights
 from springwell.applications.restore import Measurement, Posterior
 from springwell.conditional import Conditional
 from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ScaledEnergy
+from springwell.energy.prior import Prior
+from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy
 from springwell.generate import denoise, progressive
 from springwell.level import LevelSampler
-from springwell.noise import Noise
+from springwell.likelihood import annealed
+from springwell.likelihood.annealed import Walkers, _Systems, level_path
+from springwell.likelihood.bits import log_volume
+from springwell.likelihood.decoder import decoded_volume
+from springwell.likelihood.diffusion import Moves, denoising_walk, noising_walk
+from springwell.likelihood.quadrature import evaluate
+from springwell.likelihood.ratios import level_ratios
+from springwell.noise import MixedNoise, Noise
+from springwell.normalised import Focus, Normalised, Weights
 from springwell.objectives import DSM, Marginal, Recovery
-from springwell.samplers import make_kernel, run_chain
+from springwell.samplers import hmc, make_kernel, run_chain
+from springwell.samplers.base import begin
 from springwell.schedule import NoiseSchedule
 
 N = 4
@@ -121,6 +142,122 @@ def test_restoration(energy):
         setattr(posterior, name, getattr(posterior, name).to("meta"))
     *_, (_, x, _) = progressive(posterior, moved(SCHEDULE), sampler, energy.shape, noise())
     assert x.device.type == "meta"
+
+
+def residual(name):
+    """An energy that knows its noise, on the CPU."""
+    if name == "mlp":
+        return LevelEnergy(ResidualEnergy(NoiseMLP(2, 2, width=8, depth=1), Prior.outline(VECTOR)), SCHEDULE), VECTOR
+    network = NoiseUNet(IMAGE, 2, 8, (1, 2), 1, 1, 16)
+    return LevelEnergy(ResidualEnergy(network, Prior.outline(IMAGE)), SCHEDULE), IMAGE
+
+
+@pytest.mark.parametrize("name", ["mlp", "unet"])
+@pytest.mark.parametrize(
+    ("weights", "focus"),
+    [
+        (Weights(), Focus()),
+        (Weights(limit=1.0, classifier=0.5, recovery=0.1, balance=1.0), Focus(0.8)),
+        (Weights(balance=0), Focus()),
+    ],
+)
+def test_normalised(name, weights, focus):
+    """Every term, the draw of the noise and the balance of the levels. The checks of a new objective read the schedule."""
+    energy, shape = residual(name)
+    recovery = Recovery(energy, SCHEDULE, LevelSampler("mala", 2, 0.1))
+    loss_fn = Normalised(energy, SCHEDULE, weights, focus, recovery)
+    energy.to("meta")
+    loss_fn.schedule = recovery.schedule = moved(SCHEDULE)
+    outcome = loss_fn(meta(*shape), noise())
+    outcome.loss.mean().backward()
+    assert outcome.loss.shape == (N,)
+    assert {value.device.type for value in outcome.statistics.values()} == {"meta"}
+    assert any(parameter.grad is not None for parameter in energy.parameters())
+
+
+@pytest.mark.parametrize("resample", [False, True])
+def test_annealing(energy, resample, monkeypatch):
+    """AIS and SMC through the levels, but for the checks of the first state and of the last weights, which read values."""
+    monkeypatch.setattr(annealed, "begin", partial(begin, check=False))
+    path = level_path(energy, moved(SCHEDULE), energy.shape)
+    systems = Noise(1, torch.arange(2, device="meta"), dtype=torch.float64) if resample else None
+    walkers = Walkers(path.start(noise()), noise(), 2, systems)
+    found = _Systems(walkers, hmc(2), path.at(0.0, N))
+    for s in (0.5, 1.0, 2.3, 3.0):
+        found.weigh(path.at(s, N))
+        found.move(torch.tensor(0.1))
+    assert (found.log_w.device.type, found.log_w.shape, found.log_w.dtype) == ("meta", (2, N // 2), torch.float64)
+    assert found.integral.device.type == "meta"
+
+
+@pytest.mark.parametrize("name", ["mlp", "unet"])
+@pytest.mark.parametrize("resample", [False, True])
+@pytest.mark.parametrize("num_leapfrog", [0, 2])
+def test_walks_along_the_noise(name, resample, num_leapfrog):
+    """Down, and up and down again; the places of the noise are known on the host."""
+    energy, shape = residual(name)
+    energy = energy.energy.to("meta")
+    sigma = torch.tensor([0.1, 0.5, 2.0, 9.0], dtype=torch.float64)
+    moves = Moves(energy, num_leapfrog, [0.1] * len(sigma)) if num_leapfrog else None
+    systems = Noise(1, torch.arange(2, device="meta"), dtype=torch.float64) if resample else None
+    down, y = denoising_walk(energy, sigma, noise(), 2, systems, moves=moves)
+    up = noising_walk(energy, sigma, meta(*shape)[:2], noise(), systems, moves)
+    assert (y.device.type, y.shape) == ("meta", (N, *shape))
+    assert {walk.log_ratio.device.type for walk in (down, up)} == {"meta"}
+    assert down.partial.shape == up.partial.shape == (2, len(sigma))
+
+
+@pytest.mark.parametrize("num_steps", [0, 2])
+def test_ratios_of_levels(energy, num_steps, monkeypatch):
+    schedule = moved(SCHEDULE)
+    # Whether every level has its spring is read once, before the chains.
+    monkeypatch.setattr(torch.Tensor, "all", lambda self, *args: torch.tensor(True))
+    found = level_ratios(energy, schedule, energy.shape, noise(), num_steps, torch.full((3,), 0.1, device="meta"))
+    assert (found.log_ratio.device.type, found.log_ratio.shape, found.acceptance.shape) == ("meta", (3, N), (3,))
+
+
+@pytest.mark.parametrize(("sigma", "dequantised"), [(0.0, True), (0.1, True), (0.1, False)])
+def test_volumes_of_grey_values(sigma, dequantised):
+    assert log_volume(meta(*IMAGE), 0.9, sigma, 0.125, dequantised).device.type == "meta"
+    values, log_pi = torch.zeros(N, *IMAGE, dtype=torch.long, device="meta"), torch.zeros(17, *IMAGE, device="meta")
+    assert decoded_volume(meta(*IMAGE), values, log_pi, 0.9, 0.1, 0.125).shape == (N,)
+
+
+def test_values_of_quadrature():
+    energy = ScaledEnergy(NETWORKS["mlp"][0](), SCHEDULE, "learned", 1.0).to("meta")
+    points = torch.empty(40_000, 2, dtype=torch.float64, device="meta")
+    found = evaluate(lambda y: energy(y, torch.zeros(len(y), dtype=torch.long, device="meta")), points)
+    assert (found.device.type, found.shape, found.dtype) == ("meta", (40_000,), torch.float64)
+
+
+@pytest.mark.parametrize("joined", ["product", "mixture", "term"])
+def test_composition(energy, joined):
+    schedule = moved(SCHEDULE)
+    unit = SimpleNamespace(schedule=schedule, shift=torch.zeros((), device="meta"), scale=torch.ones((), device="meta"))
+    term = Term(lambda x: -x.flatten(1).square().sum(-1), unit)
+    parts = {
+        "product": Product([energy, energy], [1.5, -0.5]),
+        "mixture": Mixture([energy, energy], [0.0, -1.0]),
+        "term": Product([energy, term]),
+    }
+    sampler = LevelSampler("mala", 2, 0.1)
+    *_, (t, x, _) = progressive(parts[joined], schedule, sampler, energy.shape, noise(), sweeps=2)
+    assert (t, x.device.type, x.shape) == (0, "meta", (N, *energy.shape))
+
+
+@pytest.mark.parametrize("kernel", ["langevin", "mala", "hmc"])
+@pytest.mark.parametrize("tests", ["own", "blended"])
+@pytest.mark.parametrize("corners", [2, 4])
+def test_interpolation(energy, kernel, tests, corners):
+    """Mixed noise, shared tests and shared jumps."""
+    rows = corner_weights(corners, N if corners == 2 else 2).to("meta")
+    mixed = MixedNoise([Noise(seed, torch.zeros(N, dtype=torch.long, device="meta")) for seed in range(corners)], rows)
+    sampler = LevelSampler(kernel, 2, 0.1, jump_proposals=2)
+    if tests == "blended":
+        share = rows.square()
+        sampler = replace(sampler, kernel=blended(sampler.made, share), take=blended_take(share))
+    *_, (t, x, _) = progressive(energy, moved(SCHEDULE), sampler, energy.shape, mixed)
+    assert (t, x.device.type, x.shape) == (0, "meta", (N, *energy.shape))
 
 
 @pytest.mark.parametrize("kernel", ["langevin", "mala"])

@@ -97,8 +97,9 @@ def blended_take(share: Tensor) -> Take:
     """Jumps take the mean of the candidates that the corners chose. Argument: see :func:`blended`."""
 
     def take(candidates: Tensor, chosen: Tensor) -> Tensor:
-        corners = zip(share.T, chosen[: share.shape[1]], strict=True)
-        return torch.stack([expand(weight, candidates[0]) * candidates[c] for weight, c in corners]).sum(0)
+        # By index_select, since indexing with a tensor without dimensions reads its value back from the device.
+        ends = candidates.index_select(0, chosen[: share.shape[1]])
+        return torch.stack([expand(weight, end) * end for weight, end in zip(share.T, ends, strict=True)]).sum(0)
 
     return take
 

@@ -144,7 +144,8 @@ def level_path(energy: EnergyFunction, schedule: NoiseSchedule, event_shape: tup
     def node(level: int) -> Node:
         def at(num: int) -> LogDensity:
             f = at_level(energy, torch.full((num,), level, device=schedule.device))
-            scale = float(schedule.scale[level])
+            # A tensor of the device: reading its value would make the device wait at every density.
+            scale = schedule.scale[level]
             return lambda x: f(scale * x)
 
         return at
