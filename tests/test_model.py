@@ -313,6 +313,7 @@ def test_wrong_shapes_types_and_levels_are_named():
             (torch.zeros(3, 2, dtype=torch.bool), "x: is torch.bool; give floats"),
             ([[0.0, 0.0]], "x: is a list; give a tensor or an array"),
             ("x", "x: is a str; give a tensor or an array"),
+            (np.array([[1, "a"]], dtype=object), "x: is an array of object; give numbers"),
         ):
             with pytest.raises(UserError, match=words):
                 call(x)
