@@ -107,13 +107,13 @@ _TO = {"Add", "Sub", "Mul", "Div", "Pow"}
 
 
 class Mutant(NamedTuple):
-    """One change: the ``index``-th variant that ``operator`` makes of the node at (line, column) of a module."""
+    """One change: the variant number ``occurrence`` that ``operator`` makes of the node at (line, column) of a module."""
 
     module: str
     line: int
     column: int
     operator: str
-    index: int
+    occurrence: int
 
 
 def operators() -> dict[str, Any]:
@@ -181,10 +181,10 @@ def mutated(mutant: Mutant) -> str | None:
     tree, operator = parso.parse(code), operators()[mutant.operator]()
     for node in walk(tree):
         places = [place for place, _ in operator.mutation_positions(node)]
-        if mutant.index < len(places) and places[mutant.index] == (mutant.line, mutant.column):
+        if mutant.occurrence < len(places) and places[mutant.occurrence] == (mutant.line, mutant.column):
             parent = node.parent
             position = parent.children.index(node)
-            parent.children[position] = operator.mutate(node, mutant.index)
+            parent.children[position] = operator.mutate(node, mutant.occurrence)
             changed: str = tree.get_code()
             try:
                 same = ast.dump(ast.parse(changed)) == ast.dump(ast.parse(code))
