@@ -183,7 +183,7 @@ def test_frames_keep_their_names_and_refuse_others() -> None:
         density.score_samples(frame[["b", "a"]])
     with pytest.raises(ValueError, match="feature names"):
         density.score_samples(frame.rename(columns={"b": "c"}))
-    with pytest.raises(ValueError, match="no numbers in the columns .b."):
+    with pytest.raises(ValueError, match=r"no numbers in the columns .b."):
         EnergyDensity().fit(pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": ["x", "y", "z"]}))
     # Numbers are no names.
     numbered = EnergyDensity(random_state=0).fit(pandas.DataFrame(ring(60)))
@@ -249,3 +249,16 @@ def test_more_columns_than_rows() -> None:
     x = np.random.default_rng(0).normal(size=(25, 40))
     density = EnergyDensity(random_state=0).fit(x)
     assert np.isfinite(density.score(np.random.default_rng(1).normal(size=(50, 40))))
+
+
+def test_drivers_name_the_cell_that_lies_far_out() -> None:
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.normal(170, 10, 300), rng.lognormal(0, 0.5, 300), rng.normal(size=300) ** 3], 1)
+    density = EnergyDensity(iterations=0, random_state=0).fit(x)
+    for column in range(3):
+        for far in (8, 30):
+            rows = x[:20].copy()
+            rows[:, column] = x[:, column].mean() + far * x[:, column].std()
+            drivers = density.drivers(rows)
+            assert (np.abs(drivers).argmax(1) == column).mean() > 0.8
+            assert (drivers[:, column] < 0).all()

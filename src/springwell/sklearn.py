@@ -133,7 +133,7 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
         return percentile(self.score_samples(X), self.unseen_)
 
     def drivers(self, X: Any) -> np.ndarray:
-        """The score ``[N, D]``: how fast the log-density rises with every column, in units of the column's spread.
+        """The score ``[N, D]``: how fast the log-density rises with every column, in units of the column's spread there.
 
         The columns of the largest absolute values are those that make a row likely or unlikely.
         """

@@ -79,6 +79,7 @@ class TableDensity(nn.Module):
         """log p ``[N]`` of an array of any length, in pieces."""
         return np.concatenate([self(rows).numpy() for rows in pieces(x)])
 
+    @torch.enable_grad()
     def score(self, x: np.ndarray) -> np.ndarray:
         """The gradient of log p ``[N, D]`` with respect to every column."""
         parts = []
@@ -88,11 +89,14 @@ class TableDensity(nn.Module):
             parts.append(gradient.numpy())
         return np.concatenate(parts)
 
+    @torch.no_grad()
     def drivers(self, x: np.ndarray) -> np.ndarray:
-        """The score ``[N, D]`` in units of each column's spread: half the distance of its values at z = -1 and z = 1."""
-        one = torch.ones(1, self.dim, dtype=torch.float64)
-        inverse = self.coordinates.transform.inverse
-        return self.score(x) * (0.5 * (inverse(one) - inverse(-one)))[0].numpy()
+        """The score ``[N, D]`` with respect to z, the column made Gaussian: dx / dz is the column's spread where the row lies.
+
+        Far out, where a column has few values, its spread is large and its score small; their product still names the column.
+        """
+        log_slope = np.concatenate([self.coordinates.transform(rows)[1].numpy() for rows in pieces(x)])
+        return self.score(x) * np.exp(-log_slope)
 
     @torch.no_grad()
     def start_norms(self, x: np.ndarray, sigmas: Sequence[float]) -> np.ndarray:
