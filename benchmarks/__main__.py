@@ -63,9 +63,11 @@ def run(name: str, quick: bool) -> Ran:
     words = [*(QUICK[name] if quick else [])]
     command = [sys.executable, str(FOLDER / f"{name}.py"), *words]
     began, before = time.monotonic(), os.getloadavg()[0]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Progress goes to stderr, and so does the reason of a failure.
+    out = ended.stdout if ended.returncode == 0 else ended.stdout + ended.stderr
     said = " ".join(["python", f"benchmarks/{name}.py", *words])
-    return Ran(name, said, time.monotonic() - began, (before, os.getloadavg()[0]), ended.returncode, ended.stdout.strip())
+    return Ran(name, said, time.monotonic() - began, (before, os.getloadavg()[0]), ended.returncode, out.strip())
 
 
 def versions() -> list[str]:
@@ -79,13 +81,13 @@ def versions() -> list[str]:
     return found
 
 
-def page(results: list[Ran], quick: bool) -> str:
-    """The page, in Markdown."""
+def page(results: list[Ran], words: list[str]) -> str:
+    """The page, in Markdown, of results that ``python -m benchmarks`` with ``words`` gave."""
     threads = os.environ.get("OMP_NUM_THREADS", f"{os.cpu_count()} (not set)")
     lines = [
         "# Benchmarks",
         "",
-        f"Written by `python -m benchmarks{' --quick' if quick else ''}`. Times depend on the machine and on its other work;",
+        f"Written by `{' '.join(['python -m benchmarks', *words])}`. Times depend on the machine and on its other work;",
         "ratios of contestants that took turns depend on it much less. The load is the number of running processes.",
         "",
         f"- Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS {threads}",
@@ -118,7 +120,7 @@ def main() -> None:
         print(f"{name} ...", file=sys.stderr, flush=True)
         results.append(run(name, options.quick))
         # After every one, so that an interruption loses nothing.
-        options.out.write_text(page(results, options.quick))
+        options.out.write_text(page(results, [*options.names, *(["--quick"] if options.quick else [])]))
     print(options.out)
     sys.exit(any(result.code for result in results))
 
