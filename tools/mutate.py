@@ -291,6 +291,8 @@ def run(tests: list[str], source: Path, times: Path, budget: float) -> dict[str,
     if not answer.exists():
         return {"outcome": "killed", "by": "crash", "seconds": seconds}
     said = json.loads(answer.read_text())
+    if said["code"] == 5:
+        raise SystemExit(f"{', '.join(tests)}: pytest found no tests, which says nothing about a mutant")
     # 0: all passed; 2: interrupted, here by the budget or by a module that cannot be imported.
     survived = said["code"] in (0, 2) and not said["failed"]
     return {"outcome": "survived" if survived else "killed", "by": said["failed"], "seconds": seconds}
