@@ -8,10 +8,11 @@ import torch
 from scipy import stats
 
 import springwell
+from springwell import noise as noise_module
 from springwell.applications.batches import _STREAMS
 from springwell.evaluation.longrun import STREAMS_PER_RUN
 from springwell.likelihood.bracket import MAX_SOURCES
-from springwell.noise import Noise, Stream, mix
+from springwell.noise import MixedNoise, Noise, Stream, mix
 from springwell.training.rollback import ROLLBACK_FACTORS, STREAMS_PER_ROLLBACK
 
 
@@ -159,3 +160,45 @@ def test_every_nth_sample_keeps_its_numbers():
     part, rest = noise.every(4), noise.normal(3)
     assert torch.equal(part.normal(3), rest[::4])
     assert len(part) == 3
+
+
+def test_draws_are_computed_ahead_while_they_are_small_and_one_by_one_when_large(monkeypatch):
+    """``ahead`` draws take one pass of the hash, up to 2^16 words; and no number depends on it."""
+    calls = []
+    noises = [Noise(0, torch.arange(2), ahead=ahead) for ahead in (4, 1)]
+    large = [Noise(0, torch.arange(2), ahead=ahead) for ahead in (100, 1)]
+    huge = Noise(0, torch.arange(2**10), ahead=4)
+    monkeypatch.setattr(noise_module, "mix", lambda z: calls.append(z.numel()) or mix(z))
+    for _ in range(8):
+        assert torch.equal(noises[0].normal(6), noises[1].normal(6))
+    assert sorted(calls) == [6] * 8 + [4 * 6] * 2
+    assert torch.equal(large[0].normal(4001), large[1].normal(4001))
+    calls.clear()
+    for _ in range(3):
+        huge.uniform(128)
+    assert calls == [2**16] * 3
+
+
+def test_the_extreme_words_give_uniforms_inside_the_open_interval(monkeypatch):
+    """All bits 0 and all bits 1: 2^-33 and, in float32, the largest number below 1; normals of both are finite."""
+    for word, expected in ((0, 2.0**-33), (-1, 1 - 2.0**-24)):
+        noise = Noise(0, torch.arange(2))
+        with monkeypatch.context() as patched:
+            patched.setattr(noise_module, "mix", lambda z, word=word: torch.full_like(z, word))
+            uniform, normal = noise.uniform(3), noise.normal(3)
+        assert torch.equal(uniform, torch.full((2, 3), expected))
+        assert bool(normal.isfinite().all())
+
+
+def test_a_mixture_of_noises_is_their_weighted_sum_and_that_of_uniforms_goes_through_the_normal_law():
+    def sources():
+        return [Noise(seed, torch.arange(3), dtype=torch.float64) for seed in (1, 2)]
+
+    weights = torch.tensor([[0.6, 0.8], [-0.8, 0.6], [0.0, 1.0]], dtype=torch.float64)
+    mixed, (first, second) = MixedNoise(sources(), weights), sources()
+    w_1, w_2 = weights[:, :1], weights[:, 1:]
+    torch.testing.assert_close(mixed.normal(5), w_1 * first.normal(5) + w_2 * second.normal(5))
+    a, b = first.uniform(5), second.uniform(5)
+    expected = torch.special.ndtr(w_1 * torch.special.ndtri(a) + w_2 * torch.special.ndtri(b))
+    torch.testing.assert_close(found := mixed.uniform(5), expected)
+    assert torch.equal(found[2], b[2])

@@ -11,7 +11,7 @@ from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, Residua
 from springwell.errors import UserError
 from springwell.level import LevelSampler
 from springwell.noise import Noise
-from springwell.normalised import Focus, Normalised, Weights, classifier_loss, normalised_losses
+from springwell.normalised import Focus, Normalised, Weights, classifier_loss, noise_target, normalised_losses
 from springwell.objectives import Recovery
 from springwell.schedule import NoiseSchedule
 from springwell.shapes import expand
@@ -217,3 +217,25 @@ def test_what_cannot_work_is_said() -> None:
         Normalised(LevelEnergy(level_energy().energy, fine), fine)
     with pytest.raises(UserError, match="no recovery objective is given"):
         Normalised(level_energy(), SCHEDULE, Weights(recovery=1.0))
+
+
+def test_the_focus_reaches_from_the_lowest_noise_to_the_highest() -> None:
+    loss_fn = Normalised(level_energy(), SCHEDULE, focus=Focus(0.5, 0.3, 0.5))
+    sigma, level = loss_fn.draw_noise(torch.tensor([0, 8]), torch.tensor([0.0, 1.0]).double(), torch.float64)
+    torch.testing.assert_close(sigma, (SCHEDULE.sigma_cum / SCHEDULE.a_cum)[[0, -1]], rtol=1e-6, atol=0)
+    assert level.tolist() == [0, 8]
+
+
+def test_the_plain_target_has_no_control_variate() -> None:
+    eps, u = torch.tensor([[0.5, -2.0]]), torch.tensor([[1.0, 3.0]])
+    torch.testing.assert_close(noise_target(eps, u), torch.tensor([[-0.75, 3.0]]))
+    # With the limit 2: 2 min(u, 2) (eps + u) more.
+    torch.testing.assert_close(noise_target(eps, u, 2.0), torch.tensor([[-0.75 + 3.0, 3.0 + 4.0]]))
+
+
+def test_an_objective_of_weight_zero_is_not_computed() -> None:
+    def recovery(*arguments: object) -> None:
+        raise AssertionError("chains were run for nothing")
+
+    loss_fn = Normalised(level_energy(), SCHEDULE, recovery=recovery)  # type: ignore[arg-type]
+    assert bool(loss_fn(torch.randn(4, 2), Noise(0, torch.arange(4))).loss.isfinite().all())

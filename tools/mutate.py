@@ -54,6 +54,7 @@ TESTS: dict[str, list[str]] = {
     ],
     "noise": ["tests/test_noise.py", "tests/samplers/test_levels.py", "tests/test_properties.py", "tests/test_level.py"],
     "conditional": [
+        "tests/samplers/test_chains.py",
         "tests/test_conditional.py",
         "tests/test_level.py",
         "tests/samplers/test_checks.py",
@@ -209,6 +210,16 @@ def sample(number: int, seed: int) -> list[Mutant]:
     return chosen
 
 
+def moved(row: dict[str, Any]) -> Mutant:
+    """The mutant of an earlier run, whose line may have another number by now."""
+    mutant = Mutant(*row["mutant"])
+    lines = (SOURCE / "springwell" / f"{mutant.module}.py").read_text().splitlines()
+    same = [number for number, line in enumerate(lines, 1) if line.strip() == row["was"]]
+    if not same:
+        raise SystemExit(f"{mutant.module}: has no line {row['was']!r} any more; draw a new sample")
+    return mutant._replace(line=min(same, key=lambda number: abs(number - mutant.line)))
+
+
 class Watch:
     """A plugin of pytest: the quickest tests first, an end when the budget is spent, and the names of what failed.
 
@@ -280,6 +291,8 @@ def run(tests: list[str], source: Path, times: Path, budget: float) -> dict[str,
     if not answer.exists():
         return {"outcome": "killed", "by": "crash", "seconds": seconds}
     said = json.loads(answer.read_text())
+    if said["code"] == 5:
+        raise SystemExit(f"{', '.join(tests)}: pytest found no tests, which says nothing about a mutant")
     # 0: all passed; 2: interrupted, here by the budget or by a module that cannot be imported.
     survived = said["code"] in (0, 2) and not said["failed"]
     return {"outcome": "survived" if survived else "killed", "by": said["failed"], "seconds": seconds}
@@ -295,7 +308,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.again:
         earlier = [json.loads(line) for line in options.again.read_text().splitlines()]
-        mutants = [Mutant(*row["mutant"]) for row in earlier if row["outcome"] == "survived"]
+        mutants = [moved(row) for row in earlier if row["outcome"] == "survived"]
     else:
         mutants = sample(options.number, options.seed)
     done = (

@@ -78,6 +78,8 @@ def test_bad_compositions():
     energy = GaussianEnergy(SCHEDULE)
     with pytest.raises(UserError, match="2 weights"):
         Product([energy], [1.0, 2.0])
+    with pytest.raises(UserError, match="2 energies and 1 weights"):
+        Product([energy, energy], [1.0])
     with pytest.raises(UserError, match="0 energies"):
         Mixture([])
     with pytest.raises(UserError, match="beta -1"):

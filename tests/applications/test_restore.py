@@ -1,17 +1,20 @@
 """Posteriors against closed forms: any linear operator with Gaussian data, any level with the data of the guess."""
 
+import math
 import sys
+import warnings
 
+import numpy as np
 import pytest
 import torch
 
 from springwell.applications.batches import Draws
-from springwell.applications.operators import average_pool, blur, box_kernel, enlarged, gaussian_kernel
+from springwell.applications.operators import average_pool, blur, box_kernel, checked, enlarged, gaussian_kernel, named_blur
 from springwell.applications.restore import Measurement, Posterior, restore
 from springwell.errors import UserError
 from springwell.generate import progressive
 from springwell.level import LevelSampler
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.schedule import NoiseSchedule
 from tests.exact import CorrelatedEnergy, GaussianEnergy, check_gaussian
 from tests.images import small_model
@@ -201,3 +204,65 @@ def test_steps_are_shortened_where_the_measurement_is_stiffer_than_the_spring(mo
     restore(model, torch.zeros(1, 1, 8, 8), lambda x: x, noise, draws=Draws(num=1))
     torch.testing.assert_close(seen[0], expected.float(), rtol=1e-3, atol=0)
     assert bool((expected < 0.9 * model.step_size).all())
+
+
+def test_kernels_have_their_size_sum_and_width():
+    for size in (1, 3, 5):
+        torch.testing.assert_close(box_kernel(size), torch.ones(size, size).double() / size**2)
+    for width, side in ((0.2, 3), (1.0, 7), (2.0, 13)):
+        kernel = gaussian_kernel(width)
+        assert kernel.shape == (side, side)
+        # Neighbours of the centre: exp(-1 / (2 width^2)) of it.
+        centre = side // 2
+        assert float(kernel[centre, centre + 1] / kernel[centre, centre]) == pytest.approx(math.exp(-0.5 / width**2))
+
+
+def test_kernels_by_name(tmp_path):
+    x = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(named_blur("box:3", 9)(x), blur(box_kernel(3))(x))
+    torch.testing.assert_close(named_blur("box:1", 9)(x), x)
+    for total in (1.0, 1.0005):
+        np.save(tmp_path / "kernel.npy", np.full((3, 3), total / 9))
+        torch.testing.assert_close(named_blur(str(tmp_path / "kernel.npy"), 9)(x), total * blur(box_kernel(3))(x))
+    np.save(tmp_path / "kernel.npy", np.full((3, 3), 1.01 / 9))
+    with pytest.raises(UserError, match=r"sums to 1.01, not to 1"):
+        named_blur(str(tmp_path / "kernel.npy"), 9)
+    for text in ("box:0", "box:11", "gaussian:0", "gaussian:10"):
+        with pytest.raises(UserError, match="cannot be used"):
+            named_blur(text, 9)
+
+
+@pytest.mark.parametrize(
+    ("operator", "what"),
+    [
+        (lambda x: [1.0], "list"),
+        (lambda x: x.long(), "torch.int64"),
+        (lambda x: x.sum(), r"shape \[\]"),
+        (lambda x: x[:1], "shape"),
+    ],
+)
+def test_operators_make_a_row_of_floats_for_each_sample(operator, what):
+    with pytest.raises(UserError, match=f"operator: makes .*{what}.*needs a tensor of floats with a row for each sample"):
+        checked(operator)(torch.zeros(2, 3))
+
+
+@pytest.mark.filterwarnings("ignore:level .. acceptance 1 over")
+def test_every_observation_has_a_stream_of_its_own(monkeypatch):
+    """Sample j of the observation numbered i: stream RESTORATION + i, index j."""
+    model, seen = small_model(), []
+
+    def watched(energy, schedule, sampler, shape, noise, sweeps):
+        seen.append(noise.every(1).normal(4)[:4])
+        return progressive(energy, schedule, sampler, shape, noise, sweeps)
+
+    monkeypatch.setattr(restore_module, "progressive", watched)
+    restore(model, torch.zeros(2, 1, 8, 8), lambda x: x, 0.5, draws=Draws(num=2, seed=3, numbers=[0, 5]))
+    stream = Stream.RESTORATION + torch.tensor([0, 0, 5, 5])
+    assert torch.equal(seen[0], Noise(3, torch.tensor([0, 1, 0, 1]), stream).normal(4))
+
+
+def test_chains_without_a_test_are_not_judged_by_their_acceptance():
+    """Langevin's counts as 1, which would be a reason to warn of steps that are too small."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        restore(small_model(kernel="langevin"), torch.zeros(1, 1, 8, 8), lambda x: x, 0.5)

@@ -15,6 +15,7 @@ from springwell.likelihood.annealed import (
     estimate,
     level_path,
     log_mean,
+    picked,
     pilot,
     plain_path,
     pooled,
@@ -182,3 +183,34 @@ def test_what_cannot_be_annealed_is_named():
         walk(plain_path(standard_normal, (2,)), plan, 3, Walkers(torch.zeros(4, 3), noise(4)))
     with pytest.raises(UserError, match="number of densities 0"):
         plan.densities(0)
+
+
+def test_every_node_takes_the_place_that_is_nearest():
+    """By definition, for lengths that put nodes anywhere between places."""
+    lengths = noise(20).uniform(6).cumsum(-1)
+    for length in lengths - lengths[:, :1]:
+        plan = Plan(torch.arange(6).double(), length, torch.ones(6), torch.ones(6), 2)
+        expected = plan.places(37)
+        for node in range(6):
+            expected[(plan.places(37) - node).abs().argmin()] = node
+        torch.testing.assert_close(plan.densities(37), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("length", "stops"), [(1, 17), (20, 41), (100, 65)])
+def test_a_pilot_stops_twice_per_node_and_at_the_start(length, stops):
+    path = Path([lambda num: standard_normal] * length, (1,))
+    assert path.pilot_stops == stops
+
+
+def test_weights_that_are_not_numbers_pick_chains_that_exist():
+    """So that a walk ends with the error that names them, and not with an index out of range."""
+    found = picked(torch.tensor([[0.0, torch.nan, 1.0]]).double(), torch.tensor([[0.1, 0.5, 0.9]]).double())
+    assert bool(((found >= 0) & (found < 3)).all())
+
+
+def test_the_spread_beyond_which_the_jackknife_is_not_trusted():
+    """The logs of eight estimates are 3.9 or 4.1 standard deviations wide: the log of the mean, and the mean of the logs."""
+    logs = noise(1).normal(8)[0].double()
+    logs = (logs - logs.mean()) / logs.std()
+    assert pooled(3.9 * logs)[0] == pytest.approx(float(log_mean(3.9 * logs)))
+    assert pooled(4.1 * logs) == pytest.approx((0.0, 4.1 / math.sqrt(8)), abs=1e-12)

@@ -1,6 +1,8 @@
 """Brackets of known partition functions, and the verdicts on brackets that cannot be believed."""
 
 import json
+import math
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from springwell.evaluation.points import Measurable
 from springwell.likelihood.annealed import Estimate, plain_path
 from springwell.likelihood.bracket import Round, Settings, bennett, bracket, judge
 from springwell.likelihood.quadrature import normaliser
+from springwell.progress import Bar, Silent
 from springwell.store.parts import Parts
 from tests.likelihood.targets import Mixture, noise, ring
 from tests.plane import trained_model
@@ -83,6 +86,8 @@ def test_verdicts():
     assert judge([round_of(64, (0, 0.01), a=(0.5, 0.01), b=(0.5, 0.01))], 0.1)[0] == "loose"
     assert judge([round_of(64, (0, 0.01), a=(-0.3, 0.01), b=(0.02, 0.01))], 0.1)[0] == "crossed"
     assert judge([round_of(64, (0, 0.01), a=(0.01, 0.01), b=(0.69, 0.01))], 0.1)[0] == "missed-mode-suspected"
+    # A source that is not known to agree is no evidence of a mode, unless it is certainly farther than the nearest.
+    assert judge([round_of(64, (0, 0.01), a=(0.01, 0.01), b=(0.3, 0.2))], 0.1)[0] == "loose"
     halving = [round_of(64, (0, 0.01), a=(1.4, 0.01)), round_of(128, (0, 0.01), a=(0.7, 0.01))]
     assert judge(halving, 0.1)[0] == "loose"
     stuck = [round_of(64, (0, 0.01), a=(0.71, 0.01)), round_of(128, (0, 0.01), a=(0.7, 0.01))]
@@ -167,3 +172,63 @@ def test_bad_settings(trained):
     for num in (0, 7):
         with pytest.raises(UserError, match=f"sources: {num} given; give 1 to 6"):
             bracket(plain_path(target, (2,)), {str(i): torch.zeros(512, 2) for i in range(num)}, Settings(0.1))
+
+
+class Told(Silent):
+    """Remembers lines, and of every bar what was announced and how far it came."""
+
+    def __init__(self):
+        self.lines, self.bars = [], []
+
+    def say(self, line):
+        self.lines.append(line)
+
+    @contextmanager
+    def bar(self, what, total, start=0):
+        self.bars.append([what, total, 0])
+        bar = Bar()
+        bar.advance = self.advance
+        yield bar
+
+    def advance(self, steps=1):
+        self.bars[-1][2] += steps
+
+
+class Half:
+    """The parts of the first of two processes, which waits for no other."""
+
+    world = 2
+
+    def run(self, name, tasks, device):
+        return [task() for task in tasks]
+
+
+def test_every_round_tells_of_its_own_gap_and_smc_integrates_too():
+    target, told = Mixture(torch.zeros(1, 2), 0.5, log_z=1.0), Told()
+    s = settings(1e-9, 8, systems=4, densities=4, budget=16)
+    found = bracket(target, {"a": target.sample(64, 1)}, s, reporter=told)
+    gaps = [r.gap("a") for r in found.rounds]
+    assert len(gaps) == 3
+    for line, r, (gap, error) in zip(told.lines, found.rounds, gaps, strict=True):
+        assert line.startswith(f"{r.num_densities} densities: widest gap {gap:.3g} +- {error:.2g} nats")
+    assert all(done == total for _, total, done in told.bars)
+    # Draws of the Gaussian set the coordinates, in which the target is nearly the path's start.
+    value, error = found.thermodynamic
+    assert abs(value - 1.0) <= 4.5 * error + 0.05
+
+
+def test_a_bar_announces_the_share_of_one_process():
+    """Three batches of two systems between two processes: two for the one that has more."""
+    target, told = Mixture(torch.zeros(1, 2), 0.5), Told()
+    s = settings(1.0, 8, systems=6, densities=4, budget=4, batch=16)
+    bracket(target, {"a": target.sample(48, 1)}, s, reporter=told, parts=Half())
+    assert [total for what, total, _ in told.bars if what.startswith("SMC")] == [2 * 4]
+
+
+def test_one_density_is_a_budget():
+    Settings(0.1, densities=1, budget=1).check()
+
+
+def test_the_box_of_the_plane_is_twelve_wide():
+    """The integral of 1 by the rule: 513 nodes a side, each with a cell of (12 / 512)^2."""
+    assert normaliser(lambda x: torch.zeros(len(x))).log_z == pytest.approx(2 * math.log(12 * 513 / 512))

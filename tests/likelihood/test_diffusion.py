@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from springwell.energy.prior import Prior
 from springwell.energy.residual import LevelEnergy, ResidualEnergy
-from springwell.likelihood.annealed import estimate
+from springwell.likelihood.annealed import Plan, Walkers, estimate, log_mean
 from springwell.likelihood.diffusion import Moves, NoisePath, denoising_walk, noising_walk, point
 from springwell.noise import Noise
 from springwell.samplers import hmc
@@ -195,3 +195,39 @@ def test_a_gaussian_needs_no_plan() -> None:
     path = NoisePath(energy, schedule)
     plan = path.plan(Noise(0, torch.arange(64)), 0, lambda: None)
     assert float(plan.length[-1]) < 1e-3
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_all_that_a_walk_tells_is_in_the_same_units(backwards: bool) -> None:
+    """The change of variable from y to x_0 belongs to the estimate, to every weight and to every density on the way."""
+    path = two_points()
+    assert abs(path.offset) > 0.001
+    ones = torch.ones(2, dtype=torch.float64)
+    plan = Plan(torch.arange(2).double(), torch.arange(2).double(), ones, ones, 0)
+    x = path.start(Noise(0, torch.arange(8))) if not backwards else torch.ones(4, 4)
+    found = path.walk(plan, 6, Walkers(x, Noise(1, torch.arange(8)), 4), backwards, lambda: None)
+    sign = -1 if backwards else 1
+    torch.testing.assert_close(sign * found.log_ratio, log_mean(sign * found.log_weight))
+    torch.testing.assert_close(found.partial[:, -1], found.log_ratio)
+
+
+def test_a_pilot_leads_steps_to_their_acceptance() -> None:
+    """Tiny steps are always accepted, so the next one down is longer by exp(0.15 (1 - target)); frozen ones stay."""
+    energy = ResidualEnergy(Nothing(), Prior.gaussian(torch.zeros(3), 0.5), 1.0)
+    here = point(energy, Noise(0, torch.arange(6)).normal(3), 0.8)
+    for target, factor in ((0.7, math.exp(0.15 * 0.3)), (0.2, math.exp(0.15 * 0.8)), (None, 1.0)):
+        moves = Moves(energy, 2, [1e-4] * 3, target)
+        moves(2, 0.8, here, Noise(1, torch.arange(6)))
+        assert moves.step_size == pytest.approx([1e-4, 1e-4 * factor, 1e-4], rel=1e-5)
+
+
+@pytest.mark.parametrize("num_leapfrog", [0, 3])
+def test_gradients_are_counted(num_leapfrog: int) -> None:
+    """Every evaluation of the network is one, but for the last f, which is not differentiated."""
+    calls: list[int] = []
+    network = Nothing()
+    network.register_forward_hook(lambda *arguments: calls.append(1))
+    energy = ResidualEnergy(network, Prior.gaussian(torch.zeros(3), 0.5), 1.0)
+    moves = Moves(energy, num_leapfrog, [0.5] * 6) if num_leapfrog else None
+    walk, _ = denoising_walk(energy, ladder(5), Noise(0, torch.arange(4)), moves=moves)
+    assert walk.num_gradients == len(calls) - 1

@@ -121,13 +121,17 @@ def test_a_level_that_cannot_be_tuned_is_named():
         assert 0.6 <= float(tuned.acceptance[0]) <= 0.9
 
 
-def test_levels_without_chains_keep_their_step():
+@pytest.mark.parametrize("dual_averaging", [False, True])
+def test_levels_without_chains_keep_their_step(dual_averaging):
     n = 100
     f = laws.correlated_pair().logdensity
     y, group = torch.zeros(n, 2), torch.ones(n, dtype=torch.long)
-    tuned = tune_step_size(mala(), f, y, torch.tensor([0.123, 0.5]), Noise(8, torch.arange(n)), group=group)
+    first, tuning = torch.tensor([0.123, 5.0]), Tuning(dual_averaging=dual_averaging)
+    tuned = tune_step_size(mala(), f, y, first, Noise(8, torch.arange(n)), group=group, tuning=tuning)
     assert float(tuned.step_size[0]) == pytest.approx(0.123)
     assert bool(tuned.acceptance[0].isnan())
+    # The others leave a step that accepts next to nothing.
+    assert 0.6 <= float(tuned.acceptance[1]) <= 0.9
 
 
 def test_what_cannot_be_tuned_is_refused():

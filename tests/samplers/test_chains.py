@@ -159,3 +159,12 @@ def test_the_drift_of_data_is_not_cut(num_points):
         conditional = Conditional(energy, SCHEDULE, t, x_next)
         cut = conditional.normal_approximation(torch.zeros_like(x), damped=True, cut=True) - x_next
         assert ((cut - uncut.float()).abs().amax(-1) > 1e-4).float().mean() < 1e-3
+
+
+def test_the_noise_of_the_ancestral_guess_is_the_posteriors_share():
+    """y(eps) - y(0) = sqrt(s) sigma eps at every level."""
+    energy, t = GaussianEnergy(SCHEDULE, mean=0.4, variance=0.3), torch.tensor([0, 1])
+    conditional = Conditional(energy, SCHEDULE, t, torch.tensor([[0.7], [-0.3]], dtype=torch.float64))
+    eps = torch.tensor([[1.7], [-0.6]], dtype=torch.float64)
+    spread = SCHEDULE.posterior_share[t].sqrt() * SCHEDULE.sigma[1:][t]
+    torch.testing.assert_close(conditional.ancestral(eps) - conditional.ancestral(0 * eps), spread[:, None] * eps)

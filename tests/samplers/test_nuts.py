@@ -9,7 +9,7 @@ from scipy import stats
 from springwell.errors import UserError
 from springwell.noise import Noise
 from springwell.samplers import nuts, record_chain, value_and_grad
-from springwell.samplers.integrator import Phase, hamiltonian, leapfrog
+from springwell.samplers.integrator import Phase, draw_momentum, hamiltonian, leapfrog
 from springwell.samplers.nuts import _Walk, completed_subtrees
 from tests.samplers import laws
 
@@ -158,3 +158,21 @@ def test_divergences_end_trajectories_and_are_never_taken():
 def test_depth_must_make_sense(depth):
     with pytest.raises(UserError, match=f"max_depth={depth}"):
         nuts(depth)
+
+
+def test_the_change_of_the_energy_is_the_end_less_the_start():
+    law, n = laws.skewed(), 50
+    y, kernel = laws.noise(n, 1).normal(3), nuts()
+    _, info = kernel.step(kernel.init(y, law.logdensity), law.logdensity, torch.tensor(0.4), laws.noise(n, 2))
+    start = hamiltonian(Phase(y, draw_momentum(laws.noise(n, 2), y, None), *value_and_grad(law.logdensity, y)), None)
+    torch.testing.assert_close(info.energy_change, info.energy - start)
+    assert float(info.energy_change.abs().max()) > 1e-3
+
+
+def test_a_trajectory_that_never_turns_ends_after_ten_doublings():
+    def flat(y):
+        return 0 * y.sum(-1)
+
+    kernel, y = nuts(), torch.zeros(1, 1, dtype=torch.float64)
+    _, info = kernel.step(kernel.init(y, flat), flat, torch.tensor(1e-6), laws.noise(1, 3))
+    assert (int(info.depth), int(info.num_gradients)) == (10, 2**10 - 1)

@@ -242,3 +242,9 @@ def test_kernels_are_made_by_name():
         with pytest.raises(UserError) as error:
             make()
         assert str(error.value).startswith(words)
+
+
+def test_the_gradients_of_a_trace_are_those_of_all_steps_since_the_last_draw():
+    y = Noise(0, torch.arange(5)).normal(2)
+    trace = record_chain(hmc(3), y, gaussian, 0.5, 7, Noise(1, torch.arange(5)), thin=2)
+    assert torch.equal(trace.info.num_gradients, torch.full((3, 5), 2 * 3))
