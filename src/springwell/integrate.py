@@ -84,7 +84,7 @@ class Integrator:
         """
         a, sigma = schedule.a_cum.tolist(), schedule.sigma_cum.tolist()
         if sigma[0] == 0:
-            raise UserError("evaluations: needs a schedule with initial noise, which this model has not")
+            raise UserError("evaluations: needs a schedule with initial noise, and this model's schedule has none")
         t, x = schedule.num_levels, noise.normal(*event_shape)
         one = torch.ones(len(x), device=x.device)
         yield Sample(t, x, one)

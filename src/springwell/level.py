@@ -122,9 +122,9 @@ class LevelSampler:
         if bool(schedule.spring.all()):
             return
         if self.num_steps == 0:
-            raise UserError("num_steps=0: needs the spring of every level, which this schedule has not; use at least 1")
+            raise UserError("num_steps=0: needs the spring of every level, and this schedule lacks some; use at least 1")
         if self.guesses:
-            raise UserError(f"start={self.start!r}: needs the spring of every level, which this schedule has not; use 'noisy'")
+            raise UserError(f"start={self.start!r}: needs the spring of every level, and this schedule lacks some; use 'noisy'")
 
     def to(self, device: torch.device | str) -> LevelSampler:
         """The sampler with its step sizes on another device."""

@@ -93,7 +93,7 @@ class Noise:
         index: int64 ``[N]``: the global index of every sample of the batch.
         stream: Which of the independent streams of every sample (the trainer passes the iteration); or int64 ``[N]``.
         ahead: How many draws to compute at once. It changes speed, never values.
-        dtype: Of the numbers returned.
+        dtype: The type of the numbers returned.
 
     Example:
         >>> noise = sw.Noise(seed=0, index=torch.arange(3))
@@ -208,7 +208,7 @@ class GeneratorNoise(Noise):
         generator: Any torch.Generator.
         num: How many samples.
         device: Where the numbers are needed.
-        dtype: Of the numbers returned.
+        dtype: The type of the numbers returned.
     """
 
     def __init__(self, generator: Generator, num: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):

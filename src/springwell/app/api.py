@@ -130,7 +130,7 @@ class Given(NamedTuple):
     Attributes:
         init_from: A trained model, or where one is, whose weights are the first ones.
         data: The data, if not what the config names.
-        network: A network of one's own.
+        network: Your own network.
     """
 
     init_from: Model | Path | str | None = None
@@ -185,7 +185,7 @@ def load(
     Args:
         source: A run directory or a folder that ``model.save`` wrote; the name of a model that ships with springwell, also as
             ``zoo:NAME``; or ``owner/name`` or ``owner/name@revision`` on the Hugging Face hub.
-        network: The network of one's own that the model was trained with, if it was; its weights are overwritten.
+        network: Your own network, if the model was trained with one; its weights are overwritten.
         device: Where to put it.
         warn: Receives a line about every file that had to be passed over.
         **hub: Options of ``huggingface_hub.snapshot_download``, such as ``token`` or ``cache_dir``.

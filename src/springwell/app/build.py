@@ -65,7 +65,7 @@ def build_energy(
         config: The configuration.
         schedule: The noise levels.
         event_shape: Shape of one sample.
-        network: A network (y, t) -> ``[N]`` of one's own, which the config calls ``own``.
+        network: Your own network (y, t) -> ``[N]``, which the config calls ``own``.
     """
     c: Any = config.network
     if network is None:
@@ -144,7 +144,7 @@ def build_task(config: Config, data: DataSource, network: nn.Module | None = Non
     Args:
         config: The configuration.
         data: The data.
-        network: A network of one's own.
+        network: Your own network.
         init_from: A trained model of the same network, whose weights and step sizes are the first ones.
     """
     schedule = build_schedule(config)
@@ -207,7 +207,7 @@ def _named(data: str) -> Iterator[None]:
 
 
 def check_network(network: nn.Module, event_shape: tuple[int, ...], num_levels: int) -> None:
-    """Refuses a network of one's own that cannot be called at the first and the last level, or returns something else."""
+    """Refuses a user's network that cannot be called at the first and the last level, or returns something else."""
     y, t = torch.zeros(2, *event_shape, requires_grad=True), torch.tensor([0, num_levels - 1])
     wanted = f"y {list(y.shape)} and levels t = {t.tolist()}"
     try:

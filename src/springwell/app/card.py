@@ -50,7 +50,7 @@ def card(
 
     Args:
         model: The model.
-        name: What it is called among the models that ship; None for a model of one's own.
+        name: What it is called among the models that ship; None for a user's own model.
         evaluation: What ``springwell evaluate`` measured.
         likelihood: What ``springwell likelihood`` measured.
         notes: What was found and tried, in Markdown.
@@ -111,7 +111,14 @@ def _measured(evaluation: dict[str, Any]) -> list[str]:
         found = [line for line in metric_lines(quality) if "not computed" not in line]
         lines += ["", f"By Inception, against {quality['reference']}, seed {quality['seed']}:", "", "```", *found, "```"]
     if "calibration" in evaluation:
-        lines += ["", "Of the scores and of chains without springs:", "", "```", *calibration_lines(evaluation), "```"]
+        lines += [
+            "",
+            "Calibration of the scores, and chains without springs:",
+            "",
+            "```",
+            *calibration_lines(evaluation),
+            "```",
+        ]
     return lines
 
 

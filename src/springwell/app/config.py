@@ -474,10 +474,10 @@ def _check_springs(config: Config) -> None:
     if sampler.kernel != "none" and config.effective_sample_steps == sampler.num_steps == 0:
         raise UserError("num_steps=0: leaves no chains, neither in training nor in generation; use kernel='none'")
     if sampler.kernel == "none" and config.network.output_scale == "step":
-        raise UserError("output_scale='step': divides by a step size, which kernel='none' has not; use output_scale='learned'")
+        raise UserError("output_scale='step': divides by a step size, and kernel='none' has none; use output_scale='learned'")
     if schedule.top_spring:
         return
-    missing = f"needs the spring of every level, which schedule={schedule.schedule!r} has not"
+    missing = f"needs the spring of every level, and schedule={schedule.schedule!r} has none at the top"
     if objective == "dsm":
         raise UserError(f"objective='dsm': {missing}; use schedule='linear' or schedule='log-snr'")
     if objective == "recovery" and sampler.num_steps == 0:

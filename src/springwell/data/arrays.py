@@ -1,4 +1,4 @@
-"""Data of one's own, in memory: a tensor, an array or a torch Dataset of vectors ``[N, D]`` or images ``[N, C, H, W]``."""
+"""Your own data, in memory: a tensor, an array or a torch Dataset of vectors ``[N, D]`` or images ``[N, C, H, W]``."""
 
 from __future__ import annotations
 

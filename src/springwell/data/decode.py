@@ -59,7 +59,7 @@ class Container:
 
     Attributes:
         kind: ``files`` (a reference is a path), ``zip`` (a member's name), ``lmdb`` (a key) or ``bytes`` (the image itself).
-        path: Of the zip or LMDB.
+        path: The path of the zip or LMDB.
     """
 
     kind: str

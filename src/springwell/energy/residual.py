@@ -289,7 +289,7 @@ class NoiseUNet(nn.Module):
         multipliers: Channels of each level, as multiples of ``width``.
         num_blocks: N.
         unshuffle: Side of the pixel blocks that are folded into channels.
-        dense_units: Of the dense map; 0 for none.
+        dense_units: The width of the dense map; 0 for none.
         dropout: Share of the numbers inside every block that training sets to 0, against too close a fit of few images.
     """
 

@@ -33,7 +33,7 @@ class SpectralLayer(nn.Module):
     """The weights of one layer; what is used is :meth:`normalised`.
 
     Args:
-        shape: Of the weight: [out, in] or [out, in, 3, 3].
+        shape: The shape of the weight: [out, in] or [out, in, 3, 3].
         bound_only: Whether weights start near zero, get a learned factor per output, and their norm is bounded by 1 but not
             divided out.
         spectral: Whether the spectral norm is controlled at all.

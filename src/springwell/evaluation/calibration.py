@@ -55,7 +55,7 @@ def calibration(model: Model, data: DataSource, num: int = 256, seed: int = 0) -
         model: The model.
         data: Its data.
         num: Held-out samples, no more than there are.
-        seed: Of the noise.
+        seed: The seed of the noise.
     """
     num, schedule = min(num, data.num_held_out or num), model.schedule
     noise = Noise(seed, torch.arange(num, device=model.device), Stream.CALIBRATION)
@@ -83,7 +83,7 @@ def drift(model: Model, data: DataSource, num: int = 64, seed: int = 0, num_step
         model: The model.
         data: Its data.
         num: Chains.
-        seed: Of the chains.
+        seed: The seed of the chains.
         num_steps: HMC steps of 2 leapfrogs, whose size a pilot tunes.
     """
     num, scale = min(num, data.num_held_out or num), model.schedule.scale[0]

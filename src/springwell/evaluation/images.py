@@ -45,7 +45,7 @@ def evaluate_images(model: Model, data: DataSource, num: int = 256, seed: int = 
         model: The model.
         data: Its data.
         num: Samples, and held-out images.
-        seed: Of the samples.
+        seed: The seed of the samples.
         reporter: Receives progress updates.
     """
     num = min(num, data.num_held_out or num)

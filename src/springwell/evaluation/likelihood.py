@@ -113,7 +113,7 @@ def measure(
     Args:
         model: The model.
         data: Its data.
-        settings: Of the bracket.
+        settings: The settings of the bracket.
         num: Data points.
         split: ``test`` or ``train``.
         burn: HMC steps of the chains that reverse walks start from.

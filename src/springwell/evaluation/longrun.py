@@ -151,7 +151,7 @@ class Judge:
     Args:
         model: The model.
         data: Its data.
-        seed: Of the noise of held-out data.
+        seed: The seed of the noise of held-out data.
         reporter: Receives progress updates.
         network: Inception, for the FID.
         reference: The images that the FID compares with.

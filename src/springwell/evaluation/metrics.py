@@ -142,7 +142,7 @@ def image_metrics(
         reference: Features ``[M, d]`` of the reference images.
         fc: Weights of Inception's classes ``[classes, d]``; None: no Inception score.
         reporter: Receives progress updates and a warning of too few samples.
-        seed: Of the subsets for KID.
+        seed: The seed that chooses the subsets for KID.
 
     Returns:
         Names and values with their counts; ``inception_score`` is None without ``fc``.

@@ -70,7 +70,7 @@ def ranking(
         reference: Training samples.
         log_density: f ``[N]`` of samples.
         norms: sigma |score| ``[N, L]`` of samples.
-        seed: Of the mixture.
+        seed: The seed of the mixture.
     """
     if method == "density":
         return log_density

@@ -66,8 +66,8 @@ def evaluation_points(
         data: Its data.
         num: How many; no more than there are.
         split: ``test`` or ``train``.
-        seed: Of the noise and of the drawing.
-        stream: Of the noise.
+        seed: The seed of the noise and of the drawing.
+        stream: The number of the noise's stream.
     """
     x, x_0 = noisy_data(model, data, num, split, seed, stream)
     return Points(x_0, _log_volume(model, data, x, x_0), data.source.cell, data.dequantised)

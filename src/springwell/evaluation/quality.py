@@ -29,7 +29,7 @@ def quality(
         reference: The images that samples are compared with.
         network: Inception.
         num: How many samples.
-        seed: Of the samples.
+        seed: The seed of the samples.
         reporter: Receives progress updates.
         parts: A folder for what is done, from which an interrupted call goes on; whoever has the result removes it.
     """

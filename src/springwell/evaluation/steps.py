@@ -46,7 +46,7 @@ class Pilot(NamedTuple):
         num_steps: Steps of a round; the paper has 100.
         band: Lowest and highest acceptance; the paper's is [0.6, 0.9].
         max_levels: Tune no more levels than this, and interpolate between them.
-        seed: Of the chains.
+        seed: The seed of the chains.
         dual_averaging: Adapt by dual averaging, for few chains per level.
         free: Whether to tune chains at level 0 without its spring too. NUTS makes long trajectories there.
     """

@@ -9,7 +9,7 @@ All quantities concern x_0, the data after the schedule's initial noise, whose e
     mmd2     squared maximum mean discrepancy between samples of the model and of the data (unbiased; it may be negative),
              beside its null level: the 95 % quantile when both samples come from the same law, by permutation
 
-Data without a known density (arrays of one's own) get ``nll`` as a mean over held-out points, with its standard error.
+Data without a known density (your own arrays) get ``nll`` as a mean over held-out points, with its standard error.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def evaluate(model: Model, data: DataSource, num: int = 2000, seed: int = 0, rep
         model: The model.
         data: Its data.
         num: Samples for the sample-based measures.
-        seed: Of the samples.
+        seed: The seed of the samples.
         reporter: Receives progress updates.
 
     Returns:

@@ -1,4 +1,4 @@
-r"""Chains that begin at points of one's own, at the density of a level or on its spring, in the data's units.
+r"""Chains that begin at your own points, at the density of a level or on its spring, in the data's units.
 
     log p(x_t | x_{t+1}) = f(scale_t u, t) - |x_{t+1} - scale_t u|^2 / (2 sigma_{t+1}^2) + const,       x_t = shift + scale u
 
@@ -34,7 +34,7 @@ class Walk:
         step_size: In the data's units.
         level: t.
         end: The spring's end, x_{t+1} / scale_t in the data's units ``[*event_shape]``; None for the well alone.
-        seed: Of the noise.
+        seed: The seed of the noise.
     """
 
     model: Model

@@ -127,7 +127,7 @@ class Round(NamedTuple):
 
     @property
     def lower(self) -> Estimate:
-        """Of the two lower bounds the one that says more; too high by more than b nats with probability at most 2 exp(-b)."""
+        """The larger of the two lower bounds; it is too high by more than b nats with probability at most 2 exp(-b)."""
         return max(self.forward, self.smc, key=lambda bound: bound.value - 2 * bound.standard_error)
 
     def gap(self, source: str) -> tuple[float, float]:

@@ -20,7 +20,7 @@ def check_finite(x: np.ndarray, names: Sequence[str], what: str = "X", missing: 
 
     Args:
         x: ``[N, D]``.
-        names: Of the columns.
+        names: The names of the columns.
         what: Names the table.
         missing: Whether NaN stands for a missing cell, which is allowed.
     """

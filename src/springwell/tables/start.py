@@ -169,7 +169,7 @@ class Start(NamedTuple):
         coordinates: x -> u.
         mixture: The density of u.
         parts: The mixtures that it was stacked from.
-        weights: Of the parts.
+        weights: The weights of the parts.
         scores: Mean log-density of unseen rows by transform, nats.
         unseen: Log-densities of training rows, each by a stack that has not seen it.
     """

@@ -64,7 +64,7 @@ class TrainingOptions:
     accumulate: Count = 1
     """Parts into which a batch is divided to save memory; gradients are summed before each optimiser step."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Of the network's convolutions and products. The energy head, springs and log-densities are always float32."""
+    """Precision of convolutions and products. The energy head, springs and log-densities are always float32."""
     compile: bool = False
     """Compile the network with torch.compile."""
     tensorboard: bool = False

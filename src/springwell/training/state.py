@@ -21,7 +21,7 @@ class TrainingState:
     Args:
         task: What is trained.
         device: Where.
-        scaler: Of the loss in half precision.
+        scaler: Scales the loss in half precision.
     """
 
     def __init__(self, task: Task, device: torch.device, scaler: torch.amp.GradScaler | None = None):

@@ -47,11 +47,11 @@ class DiagnoseCommand(cli.Command):
     steps: int = 200
     """Steps of every chain that are measured."""
     warmup: int = 50
-    """Steps before them."""
+    """Steps before the measured ones."""
     num: int = 16
     """Chains at every level, all at the same conditional."""
     seed: int = 0
-    """Of the chains."""
+    """The seed of the chains."""
     out: cli.Folder = None
     """Where to write diagnosis.json, diagnosis.png and step sizes. Default: chains in the run directory, ./NAME-chains for
     other models; step sizes go to the run directory itself."""

@@ -29,7 +29,7 @@ class EvaluateCommand(cli.Command):
     num: cli.Number = None
     """Samples. Default: 2000 vectors, or 50000 images for FID, KID, Inception score, precision and recall."""
     seed: int = 0
-    """Of the samples."""
+    """The seed of the samples."""
     out: cli.Folder = None
     """Where to write evaluation.json and the pictures. Default: the run directory; ./NAME-evaluation with --data and
     for other models."""
