@@ -40,7 +40,7 @@ class _Schedule:
     schedule: str = ""
     """The kind of schedule: t6, linear, log-snr, sigmas or marginal."""
     initial_noise: Share | None = None
-    """Noise sigma_0 added to the data before level 0. Default: what the schedule defines."""
+    """Standard deviation sigma_0 of the noise added to the data before level 0. Default: the schedule's own value."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class LinearConfig(_Schedule):
     num_levels: Levels = 1000
     """Number of levels, T."""
     top_spring: bool = True
-    """The noisiest level has its spring."""
+    """Give the noisiest level a spring."""
 
 
 @dataclass(frozen=True)
@@ -74,23 +74,23 @@ class LogSNRConfig(_Schedule):
     log_snr: tuple[LogRatio, LogRatio] = (5.0, -5.0)
     """log(abar^2 / sigmabar^2) at the clean and at the noisy end."""
     top_spring: bool = True
-    """The noisiest level has its spring."""
+    """Give the noisiest level a spring."""
 
 
 @dataclass(frozen=True)
 class SigmasConfig(_Schedule):
-    """Noise levels: the noise of each hop, listed."""
+    """Noise levels: a list of the noise of each hop."""
 
     schedule: Literal["sigmas"] = "sigmas"
     sigmas: Annotated[tuple[Annotated[float, Meta(gt=0, le=1)], ...], Meta(min_length=1)] = (0.6, 0.7, 0.8, 0.95)
-    """Noise sigma_1 ... sigma_T of each hop."""
+    """Standard deviations sigma_1 ... sigma_T of the noise of each hop."""
     top_spring: bool = True
-    """The noisiest level has its spring."""
+    """Give the noisiest level a spring."""
 
 
 @dataclass(frozen=True)
 class MarginalConfig(_Schedule):
-    """Noise levels: a single one, without spring."""
+    """Noise levels: a single level without spring."""
 
     schedule: Literal["marginal"] = "marginal"
     top_spring: ClassVar[bool] = False
@@ -101,7 +101,8 @@ class _Known:
     network: str = ""
     """The kind of network: mlp or residual-mlp for vectors; resnet, unet or residual-unet for images."""
     atoms: tuple[tuple[float, float], ...] = ()
-    """Ranges of values that many coordinates take, such as the black of a background: -1 -1. The energy starts with them."""
+    """Ranges of values that many coordinates take, such as -1 -1 for a black background. The energy models them from the
+    start."""
     output_scale: ClassVar[str] = "none"
     base_precision: ClassVar[float] = 0.0
 
@@ -111,12 +112,12 @@ class _Network:
     network: str = ""
     """The kind of network: mlp or residual-mlp for vectors; resnet, unet or residual-unet for images."""
     base_precision: Literal["noise"] | Annotated[float, Meta(ge=0, le=1e6)] = 1.0
-    """Precision of the Gaussian base term -precision |y|^2 / 2 added to f. It keeps f integrable. noise: that of the level's
-    noise, so that a U-Net adds the denoised image."""
+    """Precision of the Gaussian base term -precision |y|^2 / 2 added to f. It keeps f integrable. noise: use the
+    precision of the level's noise, so that a U-Net adds the denoised image."""
     output_scale: Literal["step", "learned", "variance", "none"] = "learned"
-    """How the network's output becomes f. step: divided by the squared step size, as the authors do. learned: times a factor
-    per level that is learned and starts at 1 / sigmabar_t. variance: the same, but it starts at 1 / sigmabar_t^2, which suits
-    a U-Net. none: as it is."""
+    """How the network's output becomes f. step: divided by the squared step size, as the authors do. learned: multiplied by
+    a learned factor per level that starts at 1 / sigmabar_t. variance: the same, but the factor starts at 1 / sigmabar_t^2,
+    which suits a U-Net. none: unchanged."""
 
 
 @dataclass(frozen=True)
@@ -125,25 +126,26 @@ class MLPConfig(_Network):
 
     network: Literal["mlp"] = "mlp"
     width: Size = 128
-    """Hidden units per layer."""
+    """Number of hidden units per layer."""
     depth: Annotated[int, Meta(ge=1, le=1000)] = 2
     """Number of hidden layers."""
     num_features: Size = 64
     """Number of random frequencies, each with a random phase."""
     bandwidths: Annotated[tuple[Annotated[float, Meta(gt=0, le=1e6)], ...], Meta(min_length=1)] = (1.5, 5.0)
-    """Standard deviations of the random frequencies, in equal shares."""
+    """Standard deviations of the random frequencies. Each applies to an equal share of them."""
 
 
 @dataclass(frozen=True)
 class _ImageNetwork(_Network):
     width: Size = 128
-    """Channels of the first level."""
+    """Number of channels of the first level."""
     multipliers: Annotated[tuple[Annotated[int, Meta(ge=1, le=100)], ...], Meta(min_length=1)] = (1, 2, 2, 2)
-    """Channels of each level, as multiples of the width. The image is halved between levels."""
+    """Number of channels of each level, as multiples of the width. The image is halved between levels."""
     num_blocks: Annotated[int, Meta(ge=1, le=100)] = 2
-    """Residual blocks per level, N. A U-Net has as many on the way down as on the way up."""
+    """Number N of residual blocks per level. A U-Net has as many on the way down as on the way up."""
     unshuffle: Annotated[int, Meta(ge=1, le=16)] = 1
-    """Side of the pixel blocks that are folded into channels before the first level. 1: none, as in the paper."""
+    """Side of the pixel blocks that are folded into channels before the first level. 1: no folding, as in the
+    paper."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class UNetConfig(_ImageNetwork):
 
     network: Literal["unet"] = "unet"
     dense_units: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """Units of a map from every position of the lowest level to every other. 0: none."""
+    """Number of units of a dense layer that connects all positions of the lowest level. 0: no such layer."""
 
 
 @dataclass(frozen=True)
@@ -170,13 +172,13 @@ class ResidualMLPConfig(_Known):
 
     network: Literal["residual-mlp"] = "residual-mlp"
     width: Size = 256
-    """Hidden units per layer."""
+    """Number of hidden units per layer."""
     depth: Annotated[int, Meta(ge=1, le=1000)] = 3
     """Number of residual blocks."""
     num_features: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """Number of random frequencies, which sharp edges in few dimensions need. 0: none."""
+    """Number of random frequencies. Sharp edges in few dimensions need them. 0: none."""
     bandwidths: Annotated[tuple[Annotated[float, Meta(gt=0, le=1e6)], ...], Meta(min_length=1)] = (1.5, 5.0)
-    """Standard deviations of the random frequencies, in equal shares."""
+    """Standard deviations of the random frequencies. Each applies to an equal share of them."""
 
 
 @dataclass(frozen=True)
@@ -185,22 +187,22 @@ class ResidualUNetConfig(_Known):
 
     network: Literal["residual-unet"] = "residual-unet"
     width: Size = 32
-    """Channels of the first level."""
+    """Number of channels of the first level."""
     multipliers: Annotated[tuple[Annotated[int, Meta(ge=1, le=100)], ...], Meta(min_length=1)] = (1, 2)
-    """Channels of each level, as multiples of the width. The image is halved between levels."""
+    """Number of channels of each level, as multiples of the width. The image is halved between levels."""
     num_blocks: Annotated[int, Meta(ge=1, le=100)] = 1
-    """Residual blocks per level, on the way down and on the way up."""
+    """Number of residual blocks per level, on the way down and on the way up."""
     unshuffle: Annotated[int, Meta(ge=1, le=16)] = 1
-    """Side of the pixel blocks that are folded into channels before the first level. 1: none."""
+    """Side of the pixel blocks that are folded into channels before the first level. 1: no folding."""
     dense_units: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """Units of a map from every position of the lowest level to every other. 0: none."""
+    """Number of units of a dense layer that connects all positions of the lowest level. 0: no such layer."""
     dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    """Share of the numbers inside every block that training sets to 0, against too close a fit of few images."""
+    """Share of the numbers inside every block that training sets to 0. It prevents overfitting of few images."""
 
 
 @dataclass(frozen=True)
 class OwnConfig(_Network):
-    """The energy network f(y, t): a module of the caller's own, which only Python can give."""
+    """The energy network f(y, t): a module of your own, which can only be given from Python."""
 
     network: Literal["own"] = "own"
 
@@ -212,10 +214,10 @@ class GuessConfig:
     kernel: Literal["none"] = "none"
     """The kind of chains: none, langevin, mala or hmc."""
     start: Literal["noisy", "denoised", "ancestral"] = "noisy"
-    """The approximation. noisy: the paper's. denoised: the damped one, which does not overshoot on wide hops. ancestral: from
-    the score of the noisier level, which suits energies that are log-densities."""
+    """Kind of approximation. noisy: the paper's. denoised: a damped one, which does not overshoot on wide hops. ancestral: one
+    from the score of the noisier level, which suits energies that are log-densities."""
     denoise: bool = False
-    """Take the initial noise off generated samples by one step to the posterior mean."""
+    """Remove the initial noise from generated samples by one step to the posterior mean."""
     num_steps: ClassVar[int] = 0
     sample_steps: ClassVar[int | None] = 0
     jump_proposals: ClassVar[int] = 0
@@ -231,27 +233,28 @@ class _Chains:
     kernel: str = ""
     """The kind of chains: none, langevin, mala or hmc."""
     num_steps: Steps = 5
-    """MCMC steps K per level in training. 0: one draw from a normal approximation of the conditional."""
+    """Number K of MCMC steps per level in training. 0: one draw from a normal approximation of the conditional."""
     sample_steps: Steps | None = 20
-    """MCMC steps per level in generation. Default: as in training."""
+    """Number of MCMC steps per level in generation. Default: as in training."""
     jump_proposals: Proposals = 0
-    """Proposals of a jump between modes before every fifth step. They cost that many evaluations of f without gradient, and
+    """Number of proposed jumps between modes before every fifth step. Each costs one evaluation of f without gradient. Jumps
     help in low dimensions. 0: none."""
     sample_jump_proposals: Proposals | None = None
-    """The same in generation, where chains start far from equilibrium and more proposals pay. Default: as in training."""
+    """Number of proposed jumps in generation, where chains start far from equilibrium and more proposals help. Default: as in
+    training."""
     step_fraction: Annotated[float, Meta(gt=0, lt=10)] | None = 0.45
-    """First step size of each level, as a share of sigma_{t+1}. None: the authors' b c_t sigma_{t+1} with b^2 = 2e-4."""
+    """Initial step size of each level, as a fraction of sigma_{t+1}. None: the authors' b c_t sigma_{t+1} with b^2 = 2e-4."""
     start: Literal["noisy", "data", "denoised"] = "data"
-    """Where chains start. noisy: at x_{t+1}, as in the paper. data: at y_t in training and at x_{t+1} in generation; the truth
-    is then a fixed point of the updates for every K, and a chain that cannot move gives no gradient. denoised: at a Gaussian
-    guess of y_t given x_{t+1}, which costs a gradient and leaves less work to the chain."""
+    """Where chains start. noisy: at x_{t+1}, as in the paper. data: at y_t in training and at x_{t+1} in generation; the true
+    density is then a fixed point of the updates for every K, and a chain that cannot move gives no gradient. denoised: at a
+    Gaussian guess of y_t given x_{t+1}, which costs one gradient and shortens the way of the chain."""
     denoise: bool = False
-    """Take the initial noise off generated samples by one step to the posterior mean."""
+    """Remove the initial noise from generated samples by one step to the posterior mean."""
 
 
 @dataclass(frozen=True)
 class LangevinConfig(_Chains):
-    """Langevin chains without Metropolis test, in training and in generation, as the authors have them."""
+    """Langevin chains without Metropolis test, in training and in generation, as the authors use them."""
 
     kernel: Literal["langevin"] = "langevin"
     noise_scale: Annotated[float, Meta(ge=0, le=1)] = 1.0
@@ -277,7 +280,7 @@ class HMCConfig(_Chains):
 
     kernel: Literal["hmc"] = "hmc"
     num_leapfrog: Annotated[int, Meta(ge=1, le=1000)] = 2
-    """Gradients per step."""
+    """Number of leapfrog steps, and so of gradients, per step."""
     target_acceptance: Acceptance | None = 0.65
     """Adapt the step size of each level to this acceptance while training. None: keep it fixed."""
     noise_scale: ClassVar[float] = 1.0
@@ -285,7 +288,7 @@ class HMCConfig(_Chains):
 
 @dataclass(frozen=True)
 class RecoveryConfig:
-    """The objective: recovery likelihood, the paper's."""
+    """The objective: recovery likelihood, as in the paper."""
 
     objective: Literal["recovery"] = "recovery"
     """The kind of objective: recovery, dsm, marginal or normalised."""
@@ -297,7 +300,7 @@ class DSMConfig:
 
     objective: Literal["dsm"] = "dsm"
     dsm_target: Literal["posterior", "sample"] = "posterior"
-    """What the score is matched to. posterior: E[y_t | x, x_{t+1}], which has less noise. sample: y_t, as in the paper."""
+    """Target of the score. posterior: E[y_t | x, x_{t+1}], which has less noise. sample: y_t, as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -309,26 +312,26 @@ class MarginalObjectiveConfig:
 
 @dataclass(frozen=True)
 class NormalisedConfig:
-    """The objective: both derivatives of the log-density, so that the energy knows its normaliser."""
+    """The objective: matches the log-density's derivatives in y and in the noise, so that the energy knows its normaliser."""
 
     objective: Literal["normalised"] = "normalised"
     noise_weight: Weight = 1.0
-    """Weight of the derivatives along the noise of every coordinate; the score's is 1."""
+    """Weight of the derivatives along the noise of every coordinate. The weight of the score is 1."""
     total_weight: Weight = 0.01
     """Weight of the derivative along the noise of all coordinates together."""
     classifier_weight: Weight = 0.0
-    """Weight of a classifier between noise levels, instead of the derivatives along the noise or beside them. It lowers f where
-    no data are."""
+    """Weight of a classifier between noise levels, used instead of the derivatives along the noise or beside them. It lowers f
+    where there are no data."""
     recovery_weight: Weight = 0.0
-    """Weight of recovery likelihood, whose chains lower f where no data are."""
+    """Weight of recovery likelihood, whose chains lower f where there are no data."""
     balance: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """Weigh each level by (its mean error)^-balance. 0: not at all."""
+    """Exponent of the weights of the levels: each level has weight (its mean error)^-balance. 0: equal weights."""
     control_limit: Annotated[float, Meta(ge=0, le=10)] = 0.0
-    """Limit of the control variate that takes noise out of the target along the noise. 0: the plain target."""
+    """Limit of the control variate, which reduces the variance of the target along the noise. 0: no control variate."""
     focus_share: Share = 0.0
     """Share of the batch whose noise is log-normal around the focus; the rest is spread evenly over the levels."""
     focus_sigma: Annotated[float, Meta(gt=0, le=1e3)] = 0.3
-    """The noise that the focus is at, in units of the standardised data."""
+    """Standard deviation of the noise at the focus, in units of the standardised data."""
     focus_width: Annotated[float, Meta(gt=0, le=10)] = 1.0
     """Width of the focus, in units of log sigma."""
 
@@ -362,7 +365,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class Config(_Task):
-    """Everything that defines a run.
+    """All settings that define a run: data, objective, schedule, network, sampler and training.
 
     Example:
         >>> config = sw.preset("digits")
@@ -400,9 +403,9 @@ class Config(_Task):
         return self.sampler.num_steps if steps is None else steps
 
     def gradient_evaluations(self) -> int:
-        """Network evaluations of one training iteration, per sample: the chain's, then the loss's.
+        """Returns the number of network evaluations per sample in one training iteration, of the chain and of the loss.
 
-        Evaluations of f without gradient, which jumps need, are counted as if they had one.
+        Evaluations of f without gradient, which jumps need, count as if they had a gradient.
         """
         sampler = self.sampler
         if self.objective.objective in ("dsm", "normalised") or sampler.num_steps == 0:
@@ -426,17 +429,17 @@ def _check_training(config: Config) -> None:
         found = f"the config says how images are read ({config.images})"
         raise UserError(f"network={config.network.network!r}: takes vectors, but {found}")
     if vectors and training.fid_every:
-        raise UserError(f"fid_every={training.fid_every}: for images; leave it out")
+        raise UserError(f"fid_every={training.fid_every}: works for images only; leave it out")
     plain = config.network.network in ("resnet", "unet", "own")
     if not plain and (training.compile or training.precision != "fp32"):
         option = "compile=True" if training.compile else f"precision={training.precision!r}"
-        raise UserError(f"{option}: for network='resnet' or network='unet'; leave it out")
+        raise UserError(f"{option}: works with network='resnet' or network='unet' only; leave it out")
     if training.compile and (name := config.objective.objective) in ("dsm", "normalised"):
-        raise UserError(f"compile=True: torch.compile cannot differentiate twice, as objective={name!r} does; leave it out")
+        raise UserError(f"compile=True: torch.compile cannot differentiate twice, which objective={name!r} needs; leave it out")
 
 
 def _check_normalised(config: Config) -> None:
-    """Energies that know their noise go with the objective that teaches it."""
+    """Checks that energies with a known normaliser and the normalised objective are used together."""
     objective, network = config.objective.objective, config.network.network
     if (objective == "normalised") != network.startswith("residual"):
         use = "network='residual-mlp' or network='residual-unet'"
@@ -447,7 +450,7 @@ def _check_normalised(config: Config) -> None:
 
 
 def _check_labels(config: Config) -> None:
-    """Only energies that know their noise know classes."""
+    """Checks that only energies with a known normaliser learn classes."""
     labels, objective = config.labels, config.objective
     if not labels.classes:
         if labels != LabelOptions():
@@ -459,25 +462,25 @@ def _check_labels(config: Config) -> None:
         use = "use objective='normalised', as the presets mnist-density and mnist-cond do"
         raise UserError(f"classes={' '.join(labels.classes)!r}: do not go with objective={objective.objective!r}; {use}")
     if objective.recovery_weight:
-        raise UserError(f"recovery_weight={objective.recovery_weight}: does not know classes; leave it out")
+        raise UserError(f"recovery_weight={objective.recovery_weight}: does not work with classes; leave it out")
     if len(set(labels.classes)) < len(labels.classes) or labels.classes == ("",):
         raise UserError(f"classes={labels.classes}: names must differ")
 
 
 def _check_springs(config: Config) -> None:
-    """Objectives and starts that need a spring at every level, or none at all."""
+    """Checks the objectives and starts that need a spring at every level, or at none."""
     objective, schedule, sampler = config.objective.objective, config.schedule, config.sampler
     if objective == "marginal" and schedule.schedule != "marginal":
         raise UserError(f"objective='marginal': has no spring, but schedule={schedule.schedule!r} has; use schedule='marginal'")
     if objective == "marginal" and sampler.num_steps == 0:
         raise UserError("num_steps=0: the marginal objective has no normal approximation; use at least 1")
     if sampler.kernel != "none" and config.effective_sample_steps == sampler.num_steps == 0:
-        raise UserError("num_steps=0: leaves no chains, neither in training nor in generation; use kernel='none'")
+        raise UserError("num_steps=0: there are no chains in training or in generation; use kernel='none'")
     if sampler.kernel == "none" and config.network.output_scale == "step":
-        raise UserError("output_scale='step': divides by a step size, and kernel='none' has none; use output_scale='learned'")
+        raise UserError("output_scale='step': divides by a step size, but kernel='none' has no steps; use output_scale='learned'")
     if schedule.top_spring:
         return
-    missing = f"needs the spring of every level, and schedule={schedule.schedule!r} has none at the top"
+    missing = f"needs a spring at every level, but schedule={schedule.schedule!r} has none at the top"
     if objective == "dsm":
         raise UserError(f"objective='dsm': {missing}; use schedule='linear' or schedule='log-snr'")
     if objective == "recovery" and sampler.num_steps == 0:
@@ -487,9 +490,9 @@ def _check_springs(config: Config) -> None:
 
 
 def with_fields(config: Config, **values: Any) -> Config:
-    """``config`` with other values, each named by its field alone: ``with_fields(config, width=64, kernel="hmc")``.
+    """Returns ``config`` with other values, each named by its field alone: ``with_fields(config, width=64, kernel="hmc")``.
 
-    A new kind of schedule, network or sampler keeps the fields that both kinds have and takes defaults for the rest.
+    A new kind of schedule, network or sampler keeps the values of fields that both kinds have, and takes defaults for the rest.
     """
     for section, field_name in KIND_FIELDS.items():
         if (kind := values.pop(field_name, None)) is not None:
@@ -515,7 +518,7 @@ def _of_kind(config: Config, section: str, kind: Any) -> Config:
 
 
 def _section_of(config: Config, name: str) -> str:
-    """The section that has the field ``name``; empty for a field of the config itself."""
+    """Returns the section that has the field ``name``, or an empty text for a field of the config itself."""
     if name == "data":
         return ""
     for section, kinds in SECTIONS.items():
@@ -530,28 +533,28 @@ def _section_of(config: Config, name: str) -> str:
 
 
 def with_absolute_paths(config: Config) -> Config:
-    """``config`` with its data, and where data are looked for, by absolute path, so that a run is used from any folder."""
+    """Returns ``config`` with absolute paths of its data, so that a run can be used from any folder."""
     data = str(parse(config.data).absolute())
     root = config.images.data_root and str(Path(config.images.data_root).expanduser().absolute())
     return dataclasses.replace(config, data=data, images=dataclasses.replace(config.images, data_root=root))
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """The config as JSON has it; of vectors without the section on images, and without classes without that on labels."""
+    """Returns the config as JSON values. Models of vectors have no section on images; models without classes none on labels."""
     values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
     left_out = ["images"] * config.of_vectors + ["labels"] * (not config.labels.classes)
     return {name: value for name, value in values.items() if name not in left_out}
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """The config as {field name: value}, sections dissolved as on the command line."""
+    """Returns the config as {field name: value} without sections, as on the command line."""
     from springwell.store.files import flat_sections
 
     return flat_sections(to_dict(config))
 
 
 def from_dict(values: Any, where: str = "config") -> Config:
-    """The config saved as ``values``; unknown names and wrong types are errors that name ``where``."""
+    """Returns the config saved as ``values``. Unknown names and wrong types are errors that name ``where``."""
     try:
         _check_names(values, Config, "")
         sections = {name: _read_section(name, value) for name, value in values.items() if name in SECTIONS}
@@ -582,14 +585,14 @@ def _check_names(values: Any, cls: type, where: str) -> None:
 
 
 def _choices(hint: Any) -> list[str]:
-    """The words that a field takes; of a number or a word, also ``a number``."""
+    """Returns the words that a field takes, with ``a number`` if it also takes numbers."""
     if typing.get_origin(hint) is Literal:
         return list(typing.get_args(hint))
     return [word for part in typing.get_args(hint) for word in (_choices(part) or ["a number"])]
 
 
 def _convert(values: dict[str, Any], cls: type[T], where: str = "") -> T:
-    """``values`` as ``cls``, with its types and ranges checked."""
+    """Returns ``values`` as ``cls``, with types and ranges checked."""
     try:
         return msgspec.convert(values, cls)
     except msgspec.ValidationError as error:
@@ -602,6 +605,6 @@ def _convert(values: dict[str, Any], cls: type[T], where: str = "") -> T:
 
 
 def difference(config: Config, other: Config) -> list[tuple[str, Any, Any]]:
-    """Fields of ``config`` that ``other`` has otherwise, or not at all: (name, value, other value or None)."""
+    """Returns the fields in which ``config`` differs from ``other``: (name, value, other value or None)."""
     mine, theirs = flat(config), flat(other)
     return [(name, mine[name], theirs.get(name)) for name in mine if name not in theirs or mine[name] != theirs[name]]

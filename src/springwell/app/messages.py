@@ -17,7 +17,7 @@ _BARE = re.compile(rf"(?<![\w./=-])({_LONG})(?![\w=])|^({'|'.join(_NAMES)})(?=: 
 
 
 def as_options(text: str) -> str:
-    """``text`` with its arguments written as options: ``batch=7`` as ``--batch 7``, ``flip=False`` as ``--no-flip``."""
+    """Returns ``text`` with its arguments written as options: ``batch=7`` as ``--batch 7``, ``flip=False`` as ``--no-flip``."""
     text = _BARE.sub(lambda match: f"--{match[0].replace('_', '-')}", text)
     return _ARGUMENT.sub(lambda match: _option(match[1].replace("_", "-"), match[2]), text)
 

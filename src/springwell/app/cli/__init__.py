@@ -2,7 +2,7 @@
 
 Parsing imports nothing heavy; a command imports torch when it runs. Results go to stdout, everything else to stderr. With
 ``--json`` the last line of stdout is one JSON object. Exit codes: 0 done, 1 diverged (or, with --strict, doubtful), 2 a value
-that cannot be used, 130 interrupted (run the same command to go on).
+that cannot be used, 130 interrupted (run the same command to resume).
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from springwell.errors import DivergenceError, InterruptionError, UserError, did
 
 # The module of each command and what it does. Only the module of the command that is asked for is imported.
 COMMANDS = {
-    "presets": ("train", "List the presets: what each is, what it costs and whether its model ships."),
-    "train": ("train", "Train a model, or go on with an interrupted run."),
+    "presets": ("train", "List the presets, with what each costs and whether a trained model ships with the package."),
+    "train": ("train", "Train a model, or resume an interrupted run."),
     "sample": ("sample", "Draw samples from a trained model."),
-    "evaluate": ("evaluate", "Measure a trained model and draw it."),
-    "fid": ("evaluate", "Measure how far samples are from images by FID, KID, precision and recall: springwell fid A B."),
-    "likelihood": ("likelihood", "Bracket a model's partition function and the bits per dimension of data."),
-    "classify": ("classify", "Classify held-out data by the densities of classes: accuracy, calibration, robustness to noise."),
-    "score": ("score", "Rank images or the rows of a table by their density under a model, for finding outliers."),
+    "evaluate": ("evaluate", "Measure a trained model, and draw pictures of it."),
+    "fid": ("evaluate", "Compare two sets of images by FID, KID, precision and recall: springwell fid A B."),
+    "likelihood": ("likelihood", "Bound a model's log Z from below and above, and with it the bits per dimension of data."),
+    "classify": ("classify", "Classify held-out data by class densities, and measure accuracy, calibration and robustness."),
+    "score": ("score", "Rank images, or the rows of a table, by their density under a model, to find outliers."),
     "diagnose": (
         "chains",
         "Measure how well chains mix at the levels of a model: R-hat, effective samples, acceptance, energies.",
     ),
-    "longrun": ("chains", "Sample with more and more steps per level, then go on without springs; the same command resumes."),
-    "levels": ("walk", "Write the density and the score of every level of a model of the plane on a grid."),
-    "walk": ("walk", "Run chains from points of your own, at the density of a level or on its spring."),
-    "interpolate": ("interpolate", "Draw samples between samples."),
-    "inpaint": ("inpaint", "Fill in what is hidden of images, or of vectors with --given."),
-    "restore": ("restore", "Restore measured images: samples of the posterior, their mean and standard deviation."),
-    "reproduce": ("reproduce", "Make a figure of the paper, with its numbers beside it."),
-    "convert-official": ("data", "Make a model of the authors' released weights: springwell convert-official CKPT OUT."),
-    "data": ("data", "Decode a set of images once: springwell data prepare SPEC OUT. The same command resumes."),
-    "studio": ("studio", "Open a page in the browser that shows energies: the plane, images, runs."),
+    "longrun": ("chains", "Sample with more and more steps per level, then continue the chains without springs."),
+    "levels": ("walk", "Write the density and the score of every level of a two-dimensional model on a grid."),
+    "walk": ("walk", "Run chains from your own starting points, at one level, with or without its spring."),
+    "interpolate": ("interpolate", "Draw paths of samples that lead from one sample to another."),
+    "inpaint": ("inpaint", "Fill in the hidden pixels of images, or the unknown coordinates of vectors (--given)."),
+    "restore": ("restore", "Restore noisy, blurred or small images: samples of the posterior, their mean and deviation."),
+    "reproduce": ("reproduce", "Make a figure or table of the paper, with its numbers in a file beside it."),
+    "convert-official": ("data", "Convert the authors' released weights to a model: springwell convert-official CKPT OUT."),
+    "data": ("data", "Decode a set of images once, for fast training: springwell data prepare SPEC OUT."),
+    "studio": ("studio", "Open a page in the browser that shows models of the plane, images and training runs."),
     "report": ("report", "Write the page of one run as a single HTML file."),
-    "doctor": ("doctor", "Look whether everything is in place, and run a self-test with known answers."),
+    "doctor": ("doctor", "Check the installation, and run a self-test whose answers are known."),
 }
 
 
@@ -55,17 +55,17 @@ _CODES = {DivergenceError: 1, UserError: 2, InterruptionError: 130}
 
 @dataclass(frozen=True)
 class _Other:
-    """Stands for the options of a command, or of a preset, that was not asked for."""
+    """A placeholder for the options of commands and presets that were not asked for."""
 
 
 def find(name: str) -> tuple[type, Callable[[Any, Context], dict[str, Any]]]:
-    """The options of a command, NameCommand, and the function that runs it, name_command."""
+    """Returns the class of a command's options, NameCommand, and the function that runs it, name_command."""
     module, stem = import_module(f"springwell.app.cli.{COMMANDS[name][0]}"), name.partition("-")[0]
     return getattr(module, f"{stem.capitalize()}Command"), getattr(module, f"{stem}_command")
 
 
 def parse(words: Sequence[str]) -> tuple[str, Any]:
-    """The command's name and its typed options. Raises UserError for anything that does not parse."""
+    """Returns the command's name and its typed options. Raises UserError for anything that does not parse."""
     name, rest = (words[0], words[1:]) if words else ("--help", [])
     if name in ("-V", "--version"):
         print(f"springwell {__version__}")
@@ -102,7 +102,7 @@ def _presets(words: Sequence[str]) -> Any:
 def _warn(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
 ) -> None:
-    """A warning of our own in one line; others as Python writes them."""
+    """Prints a warning of this package in one line, and other warnings as Python formats them."""
     ours = category is RuntimeWarning
     sys.stderr.write(f"warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line))
 
@@ -150,6 +150,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(json.dumps({"command": arguments[0] if arguments else "", **result}))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read stdout has enough, as `head` does. Python would complain once more when it closes the pipe.
+        # The reader of stdout, such as `head`, has closed the pipe. Python would complain again when it closes its own end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

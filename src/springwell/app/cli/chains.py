@@ -20,19 +20,19 @@ class ChainOptions:
     """The kernel, and the pilot that tunes its step sizes."""
 
     kernel: Literal["langevin", "mala", "hmc", "nuts"] = "hmc"
-    """langevin has no Metropolis test and keeps the model's own step sizes."""
+    """Kernel of the chains. langevin has no Metropolis test and keeps the model's own step sizes."""
     num_leapfrog: int = 2
-    """Leapfrog steps of an HMC step."""
+    """Number of leapfrog steps in one HMC step."""
     band: tuple[float, float] = (0.6, 0.9)
-    """Acceptance that the step size of every level is tuned to. NUTS does better with more, for instance 0.7 0.95."""
+    """Range of acceptance rates to which the step size of every level is tuned. NUTS prefers higher rates, such as 0.7 0.95."""
     pilot_chains: int = 32
-    """Chains per level that tune the step sizes. The paper has 1000."""
+    """Number of chains per level that tune the step sizes. The paper uses 1000."""
     pilot_steps: int = 40
-    """Steps of a round of tuning. The paper has 100."""
+    """Number of steps in one round of tuning. The paper uses 100."""
     pilot_levels: int = 50
-    """Levels that are tuned; step sizes between them are interpolated."""
+    """Number of levels that are tuned. Step sizes of the levels between them are interpolated."""
     dual_averaging: cli.Flag = False
-    """Tune by dual averaging, which does better with few chains and more steps, for instance 4 and 200."""
+    """Tune by dual averaging. It works better with few chains and many steps, such as 4 and 200."""
 
 
 @dataclass(frozen=True)
@@ -41,44 +41,45 @@ class DiagnoseCommand(cli.Command):
 
     run: cli.ModelName
     levels: tuple[int, ...] | None = None
-    """Which levels. Default: 12 of them, evenly spread, and level 0 without its spring."""
+    """Levels to measure. Default: 12 evenly spread levels, and level 0 without its spring."""
     spring: bool = True
-    """With --no-spring, only chains at level 0 without its spring."""
+    """Attach the chains to their springs. With --no-spring, only chains at level 0 without its spring are run."""
     steps: int = 200
-    """Steps of every chain that are measured."""
+    """Number of measured steps of every chain."""
     warmup: int = 50
-    """Steps before the measured ones."""
+    """Number of steps before the measured ones, which are discarded."""
     num: int = 16
-    """Chains at every level, all at the same conditional."""
+    """Number of chains at every level. All of them draw from the same conditional."""
     seed: int = 0
-    """The seed of the chains."""
+    """Seed of the chains."""
     out: cli.Folder = None
-    """Where to write diagnosis.json, diagnosis.png and step sizes. Default: chains in the run directory, ./NAME-chains for
-    other models; step sizes go to the run directory itself."""
+    """Where to write diagnosis.json, diagnosis.png and step sizes. Default: chains/ in the run directory (step
+    sizes go to the run directory itself), or ./NAME-chains for other models."""
     chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
 
 
 @dataclass(frozen=True)
 class LongrunCommand(cli.Command):
-    """Sample with more and more steps per level, then go on without springs; the same command resumes."""
+    """Sample with more and more steps per level, then continue the chains without springs. The same command resumes."""
 
     run: cli.ModelName
     steps: tuple[int, ...] = (1, 10, 100)
-    """Steps per level, a run for each."""
+    """Numbers of steps per level. Each number is one run."""
     marginal_steps: int = 1000
-    """Steps of the chains that go on at level 0 without its spring, from where the longest run ended. 0: none."""
+    """Number of further steps at level 0 without its spring, which start where the longest run ended. 0: none."""
     num: int = 64
-    """Chains of each run."""
+    """Number of chains in each run."""
     seed: int = 0
-    """Sample i depends on (seed, i) alone."""
+    """Seed of the samples. Sample i depends only on the seed and on i."""
     batch: cli.Number = None
-    """Chains that run side by side. Default: as many as fit in memory."""
+    """Number of chains that run in parallel. Default: as many as fit in memory."""
     fid: cli.Flag = False
-    """Measure FID and KID as well, of images."""
+    """Also measure FID and KID. For models of images."""
     inception: cli.File = None
-    """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
+    """Weights of the Inception network for the FID. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a
+    download."""
     out: cli.Folder = None
-    """Where to. Default: longrun-KERNEL in the run directory, ./NAME-longrun-KERNEL for other models."""
+    """Folder to write. Default: longrun-KERNEL in the run directory, or ./NAME-longrun-KERNEL for other models."""
     chain: ChainOptions = dataclasses.field(default_factory=ChainOptions)
 
 
@@ -163,7 +164,7 @@ def longrun_command(command: LongrunCommand, context: cli.Context) -> dict[str, 
     model = cli.load_model(command.run, context)
     network = reference = None
     if command.fid and len(model.event_shape) != 3:
-        raise UserError(f"--fid: is of images; {command.run} is a model of vectors {list(model.event_shape)}")
+        raise UserError(f"--fid: works for images only; {command.run} is a model of vectors {list(model.event_shape)}")
     if command.fid:
         from springwell.evaluation.sources import open_source
         from springwell.evaluation.weights import load_inception
@@ -181,7 +182,7 @@ def longrun_command(command: LongrunCommand, context: cli.Context) -> dict[str, 
         try:
             result, samples = long_run(model, plan, steps, judge, out, context.reporter)
         except KeyboardInterrupt:
-            raise InterruptionError(f"interrupted; {out} keeps what there is: run the same command to go on") from None
+            raise InterruptionError(f"interrupted; {out} keeps what is done: run the same command to resume") from None
         plots.longrun(out / "longrun.png", result)
         named = {title(name): x for name, x in samples.items()}
         (plots.long_samples if len(model.event_shape) == 3 else plots.long_points)(out / "samples.png", named)
@@ -191,7 +192,7 @@ def longrun_command(command: LongrunCommand, context: cli.Context) -> dict[str, 
 
 
 def longrun_lines(result: dict[str, Any]) -> list[str]:
-    """A line per run and per mark of the chains without spring."""
+    """Returns one line for every run and for every mark of the chains without spring."""
     num, held_out = result["num_samples"], result["held_out"]["num"]
     near = f"{'nearest image':>18}" if "nearest" in result["held_out"] else ""
     lines = [
@@ -207,7 +208,7 @@ def longrun_lines(result: dict[str, Any]) -> list[str]:
 
 
 def longrun_cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
-    """Acceptance, f gap, MMD^2 and distance to the nearest training image of a run, with their errors."""
+    """Returns a run's acceptance, f gap, MMD^2 and distance to the nearest training image, with their errors."""
     rates, error = row["acceptance"], row.get("f_gap_standard_error")
     accepted = f"{min(rates):.2f} ... {max(rates):.2f}" if isinstance(rates, list) else "-" if rates is None else f"{rates:.2f}"
     gap = f"{row['f_gap']:+.2f}" + ("" if error is None else f" +- {error:.2f}")

@@ -11,21 +11,21 @@ from springwell.errors import UserError
 
 @dataclass(frozen=True)
 class ClassifyCommand(cli.Command):
-    """Classify held-out data by the densities of classes: accuracy, calibration, robustness to noise."""
+    """Classify held-out data by class densities, and measure accuracy, calibration and robustness to noise."""
 
     run: cli.ModelName
     num: int = 1000
-    """How many held-out data."""
+    """Number of held-out data points."""
     noise: tuple[float, ...] = (0.0,)
-    """Standard deviations of noise that is added to the data first; a line each."""
+    """Standard deviations of the noise that is added to the data first. The result has one line for each."""
     level: int = 0
-    """The noise level whose densities tell classes apart."""
+    """Noise level whose densities classify the data."""
     draws: int = 1
-    """Draws of that level's noise, over which log-densities are averaged."""
+    """Number of noise draws at that level. Log-densities are averaged over them."""
     doubt: cli.Number = None
-    """Instead, list so many training rows, the labels to be doubted most first."""
+    """List this many training rows with the most doubtful labels, instead of classifying held-out data."""
     limit: cli.Number = None
-    """Training rows that --doubt looks at. Default: all."""
+    """Number of training rows that --doubt looks at. Default: all."""
 
 
 def classify_command(command: ClassifyCommand, context: cli.Context) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _doubt(command: ClassifyCommand, context: cli.Context, model: Any, data: Any
 
     known = data.labels().train
     if data.rows is None or known is None:
-        raise UserError("--doubt: looks at the training rows of images, and these data have none")
+        raise UserError("--doubt: needs data with labelled training images, and these data have none")
     num = min(command.limit or len(known), len(known))
     x, label = scaled(torch.from_numpy(data.rows[:num])), torch.from_numpy(known[:num])
     log_prob = model.classify(x, level=command.level, draws=command.draws).cpu()

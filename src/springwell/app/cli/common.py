@@ -26,7 +26,7 @@ ModelName = Annotated[
     tyro.conf.Positional,
     tyro.conf.arg(
         metavar="RUN",
-        help="A run directory, the name of a model that ships (also zoo:NAME), or owner/name of one on the Hugging Face hub.",
+        help="A run directory, the name of a model that ships (also zoo:NAME), or owner/name on the Hugging Face hub.",
     ),
 ]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
@@ -35,12 +35,12 @@ Folder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", **_QUIET)]
 Number = Annotated[int | None, tyro.conf.arg(metavar="INT", **_QUIET)]
 DataSpec = Annotated[
     str | None,
-    tyro.conf.arg(metavar="DATA", help="The data, as train takes them. Default: what the model was trained on.", **_QUIET),
+    tyro.conf.arg(metavar="DATA", help="Data, written as for train. Default: the model's own training data.", **_QUIET),
 ]
-Overwrite = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Replace the file --out if it exists.")]
+Overwrite = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Overwrite the output if it exists.")]
 DataRoot = Annotated[
     str | None,
-    tyro.conf.arg(metavar="FOLDER", help="Where data sets are looked for. Default: $SPRINGWELL_DATA, or ~/data.", **_QUIET),
+    tyro.conf.arg(metavar="FOLDER", help="Folder that holds the data sets. Default: $SPRINGWELL_DATA, or ~/data.", **_QUIET),
 ]
 
 
@@ -51,20 +51,20 @@ class Common:
     json: Flag = False
     """Print one JSON object as the last line of stdout."""
     device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
-    """auto, cpu, cuda, xpu: where to compute. auto takes an accelerator that has float64, else the CPU."""
+    """Device to compute on: auto, cpu, cuda or xpu. auto uses an accelerator that supports float64, or else the CPU."""
     threads: Number = None
-    """CPU threads. Default: by the size of the network and the batch, and no more than torch would take."""
+    """Number of CPU threads. Default: depends on the size of the network and the batch, and is at most torch's default."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What every command has."""
+    """Base class of the options of every command."""
 
     common: Common = field(default_factory=Common, kw_only=True)
 
 
 class Processes(NamedTuple):
-    """This process among those launched: its device, whether it is the first, and what the first does before others."""
+    """This process among those launched: its device, whether it is the first, and a context that lets the first go ahead."""
 
     device: str
     main: bool
@@ -72,7 +72,7 @@ class Processes(NamedTuple):
 
 
 class Context:
-    """What a command needs of the surroundings: the device, the reporter."""
+    """What a command needs of its environment: the device and the reporter."""
 
     def __init__(self, common: Common):
         from springwell.progress import Terminal
@@ -81,7 +81,7 @@ class Context:
         self.reporter: Reporter = Terminal()
 
     def device(self) -> str:
-        """The device for commands that do not train."""
+        """Returns the device for commands that do not train."""
         import torch
 
         self.set_threads()
@@ -127,7 +127,7 @@ class Context:
             torch.set_num_threads(threads)
 
     def fit_threads(self, operations: Callable[[], float]) -> None:
-        """Takes as many CPU threads as suit steps of so many operations, which are counted unless --threads says how many."""
+        """Sets the number of CPU threads that suits steps of so many operations, unless --threads gives a number."""
         import torch
 
         from springwell.devices import threads_for
@@ -139,20 +139,22 @@ class Context:
 def check_guidance(label: str | None, guidance: float) -> None:
     """Refuses guidance without a class."""
     if label is None and guidance != 1:
-        raise UserError(f"--guidance {guidance:g}: guides towards a class; add --label")
+        raise UserError(f"--guidance {guidance:g}: needs a class to guide towards; add --label")
 
 
 def load_model(
     run: str, context: Context, device: str | None = None, data: str | None = None, rows: int | None = None
 ) -> Model:
-    """The model that ``run`` names. Says which one is meant where there are two, and warns of one that is not finished.
+    """Loads the model that ``run`` names.
+
+    Reports which model is loaded if two have the name, and warns if its training is not finished.
 
     Args:
         run: A run directory, a model that ships or one on the hub.
-        context: The surroundings.
-        device: Where to put it. Default: what --device says.
-        data: The data to measure it on, if not those that it was trained on.
-        rows: How many chains run side by side. Default: as many as the model's batches have.
+        context: The context of the command.
+        device: Device of the model. Default: the one that --device names.
+        data: The data to measure it on. Default: the data that it was trained on.
+        rows: The number of parallel chains. Default: the size of the model's batches.
     """
     from springwell.app.api import find, load_folder
     from springwell.store import zoo
@@ -163,7 +165,7 @@ def load_model(
         if mine == Path(run):
             context.reporter.say(f"{run}: the run in ./{run}; zoo:{run} is the model that ships")
         elif mine is not None:
-            context.reporter.say(f"{run}: the model that ships; {mine} is your run")
+            context.reporter.say(f"{run}: the model that ships; {mine} is your own run")
     folder = find(run)
     model = load_folder(folder, device=device or context.device(), warn=context.reporter.warn)
     if model.device.type == "cpu":
@@ -183,35 +185,35 @@ def is_main_process() -> bool:
 
 
 def run_name(run: str) -> str:
-    """How outputs of a model are named: the last part of RUN, without the hub's revision."""
+    """Returns the name for outputs of a model: the last part of RUN, without the hub's revision."""
     return Path(run.partition("@")[0].removeprefix("zoo:")).name
 
 
 def place(run: str, out: Path | None, what: str, inside: str = "", data: str | None = None) -> Path:
-    """Where to write: ``out``, the run directory (or ``inside`` of it), else ./NAME-what.
+    """Returns the folder to write: ``out``, the run directory (or ``inside`` of it), or else ./NAME-what.
 
-    The run directory keeps measures on the run's own data alone, so that those on other ``data`` go to ./NAME-what.
+    The run directory holds only measurements on the run's own data. Those on other ``data`` go to ./NAME-what.
     """
     within = Path(run).is_dir() and data is None
     return out or (Path(run, inside) if within else Path(f"{run_name(run)}-{what}"))
 
 
 def at_least(*options: tuple[str, int | None, int]) -> None:
-    """Refuses numbers below their least: (option, value, least); None is not given."""
+    """Refuses values below their minimum. Each item is (option, value, minimum); a value of None was not given."""
     for option, value, least in options:
         if value is not None and value < least:
             raise UserError(f"--{option} {value}: must be at least {least}")
 
 
 def in_range(*options: tuple[str, int | None, int, int]) -> None:
-    """Refuses numbers outside of their ranges: (option, value, least, most); None is not given."""
+    """Refuses values out of range. Each item is (option, value, minimum, maximum); a value of None was not given."""
     for option, value, least, most in options:
         if value is not None and not least <= value <= most:
             raise UserError(f"--{option} {value}: out of range; use {least} ... {most}")
 
 
 def plus_minus(error: float | None, digits: int, by: str = "") -> str:
-    """The standard error behind a number, or nothing where it is not known."""
+    """Returns the text of a standard error, which is empty if the error is unknown."""
     return "" if error is None else f" +- {error:.{digits}f}{by}"
 
 
@@ -248,7 +250,7 @@ def told(command: Any, context: Context, out: Path, images: list[Any], num: int,
 
 
 def check_sampling(command: Any) -> None:
-    """Refuses numbers of samples, sweeps, steps or images, or a seed, that cannot be."""
+    """Refuses impossible numbers of samples, sweeps, steps or images, and impossible seeds."""
     from springwell.applications.batches import check_seed
 
     at_least(("num", command.num, 1), ("sweeps", command.sweeps, 0), ("steps", command.steps, 0), ("limit", command.limit, 1))
@@ -256,30 +258,30 @@ def check_sampling(command: Any) -> None:
 
 
 def as_folder(out: Path) -> Path:
-    """``out``, unless it is called as a file is."""
+    """Returns ``out``, and refuses a name that looks like a file's."""
     from springwell.data.collect import SUFFIXES
 
     if out.suffix.lower() in SUFFIXES | {".npy", ".npz"}:
-        raise UserError(f"--out {out}: a folder is written; give a name without '{out.suffix}'")
+        raise UserError(f"--out {out}: the output is a folder; give a name without '{out.suffix}'")
     return out
 
 
 def check_size(num: int, samples: int, values: int) -> None:
-    """Refuses numbers of samples of ``values`` numbers each that do not fit in memory."""
+    """Refuses more samples, of ``values`` numbers each, than fit in memory."""
     if samples * values > _MOST_VALUES:
         raise UserError(f"--num {num}: too many; at most {_MOST_VALUES // values} samples fit here; use a smaller --num")
 
 
 def check_row(num: int, shape: tuple[int, ...]) -> None:
-    """Refuses more samples of an image than a picture shows in a row, beside the image and three of its kind."""
+    """Refuses more samples than a picture shows in one row, beside the four other images of that row."""
     from springwell.app.writing import MAX_GRID
 
     if num + 4 > MAX_GRID:
         most = f"a picture holds at most {MAX_GRID} images"
-        raise UserError(f"--num {num}: {most}, and a row has 4 beside the samples; use fewer")
+        raise UserError(f"--num {num}: {most}, and each row also shows 4 other images; use fewer samples")
     check_size(num, num + 4, math.prod(shape))
 
 
 def beside(image: str, what: str) -> Path:
-    """The default folder of results: ./photo-what for photo.png, ./mnist-test-what for mnist@test."""
+    """Returns the default folder of results: ./photo-what for photo.png, ./mnist-test-what for mnist@test."""
     return Path(f"{Path(image).stem.replace('@', '-')}-{what}")

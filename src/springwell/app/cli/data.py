@@ -14,31 +14,32 @@ from springwell.app.cli import common as cli
 
 @dataclass(frozen=True)
 class DataCommand(cli.Command):
-    """Decode a set of images once: springwell data prepare SPEC OUT. The same command resumes."""
+    """Decode a set of images once, for fast training: springwell data prepare SPEC OUT. The same command resumes."""
 
     action: tyro.conf.Positional[Literal["prepare"]]
-    """prepare: write the set as arrays that are memory-mapped when they are used."""
+    """prepare: write the images as arrays, which training then maps into memory."""
     spec: tyro.conf.Positional[str]
-    """digits, mnist, fashion-mnist, cifar10, celeba, lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH or hf:NAME."""
+    """The images: digits, mnist, fashion-mnist, cifar10, celeba, lsun/CATEGORY, folder:PATH, zip:PATH, npz:PATH or hf:NAME."""
     out: tyro.conf.Positional[Path]
-    """A new folder; train with --data prepared:OUT."""
+    """A new folder. Train with --data prepared:OUT afterwards."""
     image_size: cli.Number = None
-    """Crop to a square and resize to this size. Default: what the data set is published with (64 for celeba and lsun)."""
+    """Crop to a square and resize to this size. Default: the published size (64 for celeba and lsun)."""
     data_root: cli.DataRoot = None
     workers: cli.Number = None
-    """Processes that decode. Default: one per available core."""
+    """Number of processes that decode. Default: one per available core."""
 
 
 @dataclass(frozen=True)
 class ConvertCommand(cli.Command):
-    """Make a model of the authors' released weights: springwell convert-official CKPT OUT."""
+    """Convert the authors' released weights to a model: springwell convert-official CKPT OUT."""
 
     checkpoint: tyro.conf.Positional[Path]
-    """Their TensorFlow checkpoint, without .index."""
+    """Path of the authors' TensorFlow checkpoint, without the ending .index."""
     out: tyro.conf.Positional[Path]
-    """A new folder; sample it with springwell sample OUT."""
+    """A new folder. Draw from it with springwell sample OUT afterwards."""
     preset: str | None = None
-    """The preset that it was trained with. Default: cifar10-t6, celeba-t6 or lsun-church128-t6, by its number of levels."""
+    """Preset that the weights were trained with. Default: cifar10-t6, celeba-t6 or lsun-church128-t6, chosen by the number
+    of levels in the checkpoint."""
 
 
 def data_command(command: DataCommand, context: cli.Context) -> dict[str, Any]:

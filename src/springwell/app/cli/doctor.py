@@ -10,7 +10,7 @@ from springwell.app.cli import common as cli
 
 @dataclass(frozen=True)
 class DoctorCommand(cli.Command):
-    """Look whether everything is in place, and run a self-test with known answers."""
+    """Check the installation, and run a self-test whose answers are known."""
 
     data_root: cli.DataRoot = None
 

@@ -14,52 +14,55 @@ from springwell.app.cli import common as cli
 from springwell.app.cli.tables import evaluate_table
 from springwell.errors import UserError
 
-# Samples of images for the measures that a model makes of itself.
+# Number of samples for the measures of images that need no Inception network.
 QUICK = 256
-# Below the folder of an evaluation: what an interrupted one has done.
+# Folder inside an evaluation's folder that keeps the progress of an interrupted evaluation.
 PARTS = ".quality"
 
 
 @dataclass(frozen=True)
 class EvaluateCommand(cli.Command):
-    """Measure a trained model and draw it."""
+    """Measure a trained model, and draw pictures of it."""
 
     run: cli.ModelName
     data: cli.DataSpec = None
     num: cli.Number = None
-    """Samples. Default: 2000 vectors, or 50000 images for FID, KID, Inception score, precision and recall."""
+    """Number of samples. Default: 2000 vectors, or 50000 images for FID, KID, Inception score, precision and recall."""
     seed: int = 0
-    """The seed of the samples."""
+    """Seed of the samples."""
     out: cli.Folder = None
-    """Where to write evaluation.json and the pictures. Default: the run directory; ./NAME-evaluation with --data and
-    for other models."""
+    """Where to write evaluation.json and the pictures. Default: the run directory, or ./NAME-evaluation
+    with --data and for other models."""
     fid: bool = True
-    """Measure FID and its kin, of images; the other measures of images take 256 samples and a minute."""
+    """Measure FID, KID, Inception score, precision and recall of images. The other measures need only 256 samples and about a
+    minute."""
     reference: Literal["train", "test"] = "train"
-    """Images that samples are compared with. FIDs are published against the training images."""
+    """Images that the samples are compared with. Published FIDs use the training images."""
     inception: cli.File = None
-    """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
+    """Weights of the Inception network for the FID. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a
+    download."""
 
 
 @dataclass(frozen=True)
 class FidCommand(cli.Command):
-    """Measure how far samples are from images by FID, KID, precision and recall: springwell fid A B."""
+    """Compare two sets of images by FID, KID, precision and recall: springwell fid A B."""
 
     a: tyro.conf.Positional[str]
-    """The samples: a folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test."""
+    """Samples: a folder of images, an .npz or .npy file, or a data set as for --data, with @train (the default) or @test."""
     b: tyro.conf.Positional[str]
-    """The reference images, likewise. Their features are kept in the user cache."""
+    """Reference images, written in the same way. Their features are kept in the user cache."""
     num: cli.Number = None
-    """Compare the first so many of each. Default: all, but 50000 at most."""
+    """Number of images to compare from the start of each set. Default: all, but at most 50000."""
     inception: cli.File = None
-    """Weights of the FID's Inception. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a download."""
+    """Weights of the Inception network for the FID. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a
+    download."""
     preprocessing: Literal["tf1", "pytorch"] = "tf1"
-    """tf1: as in published FIDs; pytorch: as pytorch-fid resizes and scales."""
+    """How images are resized and scaled for the network. tf1: as for published FIDs. pytorch: as pytorch-fid does."""
     image_size: cli.Number = None
-    """Crop images to a square and resize them to this size first. Default: as they are."""
+    """Crop images to a square and resize them to this size first. Default: leave them as they are."""
     data_root: cli.DataRoot = None
     batch: cli.Number = None
-    """Images that are computed side by side. Default: 32 on a CPU, 256 elsewhere."""
+    """Number of images in one batch. Default: 32 on a CPU, 256 on other devices."""
 
 
 def evaluate_command(command: EvaluateCommand, context: cli.Context) -> dict[str, Any]:
@@ -76,7 +79,7 @@ def evaluate_command(command: EvaluateCommand, context: cli.Context) -> dict[str
 
 
 def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, processes: cli.Processes) -> dict[str, Any]:
-    """Measures a model, writes evaluation.json and the pictures; of many processes, the first one does."""
+    """Measures a model, and writes evaluation.json and the pictures. Only the first of several processes writes."""
     from springwell.app.api import find
     from springwell.app.build import config_of, open_model_data
     from springwell.evaluation.images import evaluate_images
@@ -94,7 +97,7 @@ def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, pro
     if num is not None and not 100 <= num <= limit:
         why = "" if images else " (the MMD compares all pairs)"
         raise UserError(f"--num {num}: out of range; use 100 ... {limit}{why}")
-    # Data that cannot be opened are said before a folder is made.
+    # Data that cannot be opened are refused before a folder is made.
     data = open_model_data(model, reporter=context.reporter) if processes.main else None
     cli.writable(out)
     network = _inception(command, model, context, processes) if images and command.fid else None
@@ -116,7 +119,7 @@ def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, pro
     if images:
         _add_quality(result, found, path, context)
     with cli.write_errors(out):
-        # What took long first: a picture that cannot be drawn must not cost it.
+        # The slow results are written first, so that a picture that cannot be drawn does not lose them.
         write_json(path, result)
         shutil.rmtree(out / PARTS, ignore_errors=True)
         _draw(model, shown, Run(find(command.run)), out)
@@ -124,17 +127,17 @@ def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, pro
 
 
 def _add_quality(result: dict[str, Any], found: dict[str, Any] | None, path: Path, context: cli.Context) -> None:
-    """Adds the FID and its kin: what was found, or else what is known of the same weights."""
+    """Adds FID, KID and the like: those just measured, or else those known for the same weights."""
     known = known_evaluation(path)
     before = known.get("quality") if known.get("weights") == result["weights"] else None
     if found and before and before["num_samples"] > found["num_samples"]:
-        context.reporter.warn(f"{path}: had an FID of more samples, which is replaced; {quality_lines(before)[0]}")
+        context.reporter.warn(f"{path}: replaces an FID that was measured with more samples; {quality_lines(before)[0]}")
     if found or before:
         result["quality"] = found or before
 
 
 def _draw(model: Any, shown: Any, run: Any, out: Path) -> None:
-    """Draws samples and what was measured of them; ``shown`` is what was measured of images, None of vectors."""
+    """Draws the samples and their measurements; ``shown`` holds those of images, and is None for vectors."""
     from springwell.app import plots
     from springwell.store.files import read_lines
 
@@ -150,7 +153,10 @@ def _draw(model: Any, shown: Any, run: Any, out: Path) -> None:
 
 
 def _inception(command: EvaluateCommand, model: Any, context: cli.Context, processes: cli.Processes) -> Any:
-    """What measures images; None, with a word about it, where its weights or torchmetrics are missing and none were named."""
+    """Returns the network that measures images.
+
+    Returns None, and reports why, if its weights or torchmetrics are missing and the user named no weights.
+    """
     from springwell.app.build import config_of
     from springwell.evaluation.metrics import torchmetrics
     from springwell.evaluation.sources import GREY
@@ -173,7 +179,7 @@ def _inception(command: EvaluateCommand, model: Any, context: cli.Context, proce
 
 
 def evaluation_lines(result: dict[str, Any]) -> list[str]:
-    """What the commands print of evaluation.json."""
+    """Returns the lines that the commands print for evaluation.json."""
     lines: list[str] = []
     n = result["num_samples"]
     if "quality" in result:
@@ -207,7 +213,7 @@ def evaluation_lines(result: dict[str, Any]) -> list[str]:
 
 
 def calibration_lines(result: dict[str, Any]) -> list[str]:
-    """What the commands print of the length of the scores and of chains without springs."""
+    """Returns the lines about the length of the scores and about chains without springs."""
     if "calibration" not in result:
         return []
     c, levels = result["calibration"], result["calibration_levels"]
@@ -223,7 +229,7 @@ def calibration_lines(result: dict[str, Any]) -> list[str]:
 
 
 def quality_lines(found: dict[str, Any]) -> list[str]:
-    """FID and its kin, with what the samples were compared with."""
+    """Returns the lines about FID, KID and the like, with the images that the samples were compared with."""
     from springwell.evaluation.metrics import metric_lines
 
     first, *others = metric_lines(found)
@@ -231,7 +237,7 @@ def quality_lines(found: dict[str, Any]) -> list[str]:
 
 
 def known_evaluation(path: Path) -> dict[str, Any]:
-    """The evaluation.json that there is; nothing if it cannot be used."""
+    """Returns the existing evaluation.json, or nothing if it cannot be used."""
     from springwell.store.files import read_json
 
     try:

@@ -15,37 +15,37 @@ from springwell.errors import UserError
 
 @dataclass(frozen=True)
 class InpaintCommand(cli.Command):
-    """Fill in what is hidden of images, or of vectors with --given."""
+    """Fill in the hidden pixels of images, or the unknown coordinates of vectors (--given)."""
 
     run: cli.ModelName
     image: tyro.conf.Positional[str | None] = None
     """An image, a folder of images, or a data set with its split, such as mnist@test."""
     mask: cli.File = None
-    """An image of the same size: white is hidden."""
+    """Image of the same size, in which white marks the hidden pixels."""
     box: str | None = None
-    """x,y,w,h: a box of hidden pixels, from the upper left corner."""
+    """Box of hidden pixels, written x,y,w,h and measured from the upper left corner."""
     half: Literal["left", "right", "top", "bottom"] | None = None
-    """The half that is hidden."""
+    """Half of the image that is hidden."""
     given: str | None = None
-    """For vectors: the coordinates that are known, such as 0=0.5, instead of an image. Of data whose density is known the
-    samples are compared with the exact conditional."""
+    """Known coordinates of a vector, such as 0=0.5, instead of an image. If the density of the data is known, the samples are
+    compared with the exact conditional."""
     num: cli.Number = None
-    """Samples for each image. Default: 4; 1000 vectors."""
+    """Number of samples for each image. Default: 4, or 1000 for vectors."""
     seed: int = 0
-    """Sample j of an image depends on the seed, on the image's number in its folder, and on j."""
+    """Seed of the samples. Sample j of an image depends on the seed, on the image's number in its folder, and on j."""
     sweeps: cli.Number = None
-    """Gibbs sweeps of every level. 0 is the paper's procedure, which is biased; more approach the model's conditional. Default:
-    4; 25 for vectors."""
+    """Number of Gibbs sweeps at every level. 0 is the paper's procedure, which is biased. More sweeps come closer to the
+    model's conditional. Default: 4, or 25 for vectors."""
     limit: cli.Number = None
-    """Only so many of the first images. Default: all of a folder, 20 of a data set."""
+    """Number of images, from the first on. Default: all of a folder, 20 of a data set."""
     resize: cli.Flag = False
     """Crop and resize images to the model's size, and convert them to its channels."""
     out: cli.File = None
-    """The folder to write: NAME.png, the image without what is hidden and the samples, and NAME-0.png ... each by itself. For
-    vectors a .png, .npy or .npz. Default: IMAGE-inpainted, or RUN-inpainted.png."""
+    """Folder to write. NAME.png shows the image without its hidden pixels, then the samples; NAME-0.png ... are the single
+    samples. For vectors, a .png, .npy or .npz file. Default: IMAGE-inpainted, or RUN-inpainted.png."""
     overwrite: cli.Overwrite = False
     steps: cli.Number = None
-    """MCMC steps per level. Default: the run's own; 5 for vectors."""
+    """Number of MCMC steps per level. Default: the run's setting, or 5 for vectors."""
 
 
 def inpaint_command(command: InpaintCommand, context: cli.Context) -> dict[str, Any]:
@@ -53,10 +53,10 @@ def inpaint_command(command: InpaintCommand, context: cli.Context) -> dict[str, 
     if (command.image is None) == (command.given is None):
         raise UserError("inpaint: give an image, or --given for vectors")
     if command.given is not None and (command.mask, command.box, command.half) != (None, None, None):
-        raise UserError(f"--given {command.given}: says what is hidden by itself; leave out --mask, --box and --half")
+        raise UserError(f"--given {command.given}: already says what is hidden; leave out --mask, --box and --half")
     model = cli.load_model(command.run, context)
     if (len(model.event_shape) == 3) != (command.given is None):
-        kind = "images: give one" if command.given is not None else "vectors: use --given, such as --given 0=0.5"
+        kind = "images: give an image" if command.given is not None else "vectors: use --given, such as --given 0=0.5"
         raise UserError(f"inpaint: {command.run} is a model of {kind}")
     return _inpaint_vectors(command, model, context) if command.given is not None else _inpaint_images(command, model, context)
 
@@ -155,7 +155,7 @@ def _inpaint_vectors(command: InpaintCommand, model: Any, context: cli.Context) 
 
 
 def _given(text: str, size: int) -> tuple[Any, Any]:
-    """Which of ``size`` coordinates are hidden, and the values of the others, from 0=0.5,2=1."""
+    """Returns which of ``size`` coordinates are hidden, and the values of the others, from a text such as 0=0.5,2=1."""
     import torch
 
     hidden, x = torch.ones(size, dtype=torch.bool), torch.zeros(size)

@@ -13,27 +13,27 @@ from springwell.errors import UserError
 
 @dataclass(frozen=True)
 class InterpolateCommand(cli.Command):
-    """Draw samples between samples."""
+    """Draw paths of samples that lead from one sample to another."""
 
     run: cli.ModelName
     seeds: tuple[int, ...] = (0, 1)
-    """The ends of a path: sample 0 of each seed. More seeds make more paths, two by two; with --manifold, the four corners of a
-    surface."""
+    """Seeds of the two ends of a path; each end is sample 0 of its seed. Four seeds make two paths, and so on. With --manifold,
+    four seeds are the corners of a surface."""
     num: int = 8
-    """Samples along a path, or a side of a surface, with its ends."""
+    """Number of samples along a path, or along one side of a surface, including the ends."""
     manifold: cli.Flag = False
-    """A surface between four seeds."""
+    """Draw a surface of samples between four seeds."""
     tests: Literal["blended", "own"] = "blended"
-    """Who decides the Metropolis tests. blended: the ends, so that paths are continuous; own: every sample, so that each is a
-    sample of the model and paths break in places."""
+    """How Metropolis tests are decided. blended: the ends decide, so that paths are continuous. own: every sample decides for
+    itself, so that each is a sample of the model, but paths jump in places."""
     out: cli.File = None
-    """Where to: .png (a row per path), .gif (images only; a surface is walked around its border), .npy or .npz. Default:
-    NAME-interpolation.png, and of images .gif too."""
+    """File to write: .png (one row per path), .gif (images only; a surface is shown along its border), .npy or .npz. Default:
+    NAME-interpolation.png, and for images also NAME-interpolation.gif."""
     overwrite: cli.Overwrite = False
     batch: cli.Number = None
-    """Chains that run side by side. Default: as many as fit in memory."""
+    """Number of chains that run in parallel. Default: as many as fit in memory."""
     steps: cli.Number = None
-    """MCMC steps per level. Default: the run's own."""
+    """Number of MCMC steps per level. Default: the run's setting."""
 
 
 def interpolate_command(command: InterpolateCommand, context: cli.Context) -> dict[str, Any]:
@@ -74,12 +74,12 @@ def interpolate_command(command: InterpolateCommand, context: cli.Context) -> di
 
 
 def _groups(command: InterpolateCommand) -> list[list[int]]:
-    """The seeds of every path, or of the surface."""
+    """Returns the seeds of every path, or of the surface."""
     from springwell.applications.interpolate import check_seeds
 
     seeds, listed = command.seeds, " ".join(map(str, command.seeds))
     if command.manifold and len(seeds) != 4:
-        raise UserError(f"--seeds {listed}: a surface has 4 corners")
+        raise UserError(f"--seeds {listed}: a surface has 4 corners; give 4 seeds")
     if len(seeds) < 2 or len(seeds) % 2:
         raise UserError(f"--seeds {listed}: every path has two ends; give 2, 4, 6, ... seeds")
     groups = [list(seeds)] if command.manifold else [list(seeds[i : i + 2]) for i in range(0, len(seeds), 2)]
@@ -108,7 +108,7 @@ def _write(rows: Any, surface: bool, out: Path) -> None:
 
 
 def _border(rows: Any) -> list[Any]:
-    """Around the border of a surface, from corner A by B, D and C back to A; one image a frame."""
+    """Returns the images along the border of a surface, one per frame, from corner A by B, D and C back to A."""
     n = len(rows) - 1
     sides = [[(0, i), (i, n), (n, n - i), (n - i, 0)] for i in range(n)]
     walk = [place for side in zip(*sides, strict=True) for place in side]

@@ -14,33 +14,37 @@ from springwell.errors import InterruptionError, UserError
 
 @dataclass(frozen=True)
 class LikelihoodCommand(cli.Command):
-    """Bracket a model's partition function and the bits per dimension of data."""
+    """Bound a model's log Z from below and from above, and with it the bits per dimension of data."""
 
     run: cli.ModelName
     data: cli.DataSpec = None
     split: Literal["test", "train"] = "test"
-    """Which data to measure."""
+    """Split of the data to measure."""
     num: int = 10_000
-    """Data points; fewer where there are fewer."""
+    """Number of data points; all of them if there are fewer."""
     tolerance: float = 0.01
-    """The gap between the bounds that is good enough, bits/dim."""
+    """Gap between the bounds, in bits/dim, at which the command stops."""
     densities: int = 64
-    """Intermediate densities of the first round; every further round has twice as many."""
+    """Number of intermediate densities in the first round. Every further round has twice as many."""
     budget: int = 256
-    """The most intermediate densities of a round. Twice as many take twice as long."""
+    """Greatest number of intermediate densities in a round. Twice as many take twice as long."""
     repeats: cli.Number = None
-    """Independent repeats, whose spread gives standard errors. Default: 8; 16 for energies that know their normaliser."""
+    """Number of independent repeats, whose spread gives standard errors. Default: 8, or 16 for energies that know their
+    normaliser."""
     chains: cli.Number = None
-    """Chains of a repeat. Default: 16 for images and for energies that know their normaliser, 512 for other vectors."""
+    """Number of chains in a repeat. Default: 16 for images and for energies that know their normaliser, 512 for other
+    vectors."""
     burn: int = 200
-    """HMC steps of the chains that the upper bounds start from, from noise and from held-out data."""
+    """Number of HMC steps of the chains that give the upper bounds their starting points. The chains start from noise and from
+    held-out data."""
     seed: int = 0
-    """Results depend on the seed, not on the number of processes."""
+    """Seed of the chains. Results do not depend on the number of processes."""
     batch: cli.Number = None
-    """Chains that run side by side, whole repeats. Default: 64 images, 1024 vectors, or fewer if memory is short."""
+    """Number of chains that run in parallel, rounded to whole repeats. Default: 64 images, 1024 vectors, or fewer if memory is
+    short."""
     out: cli.Folder = None
-    """Where to write likelihood.json and likelihood.png. Default: the run directory; ./NAME-likelihood with --data and
-    for other models."""
+    """Where to write likelihood.json and likelihood.png. Default: the run directory, or ./NAME-likelihood with
+    --data and for other models."""
     strict: cli.Flag = False
     """Exit with code 1 unless the verdict is ok."""
 
@@ -73,7 +77,7 @@ def likelihood_command(command: LikelihoodCommand, context: cli.Context) -> dict
                 asked = (command.num, command.split, command.burn)
                 found = measure(model, data, settings, *asked, Work(parts, context.reporter))
         except KeyboardInterrupt:
-            raise InterruptionError(f"interrupted; {kept} keeps what there is: run the same command to go on") from None
+            raise InterruptionError(f"interrupted; {kept} keeps what is done: run the same command to resume") from None
     if not processes.main:
         return {}
     record = json.loads(json.dumps({"run": command.run, **found.record}), parse_constant=lambda value: None)
@@ -86,7 +90,7 @@ def likelihood_command(command: LikelihoodCommand, context: cli.Context) -> dict
 
 
 def likelihood_lines(r: dict[str, Any]) -> list[str]:
-    """What the command prints of likelihood.json."""
+    """Returns the lines that the command prints for likelihood.json."""
     lines = []
     above = {"ok": "conservative", "crossed": "no bound: see the verdict"}.get(
         r["verdict"], "conservative if chains have converged"
@@ -110,7 +114,7 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
 
 
 def _bounds(r: dict[str, Any]) -> list[str]:
-    """A line for every estimate of log Z."""
+    """Returns one line for every estimate of log Z."""
     last, lines = r["rounds"][-1], []
     n, k = last["forward"]["num_chains"], last["num_densities"]
 
@@ -140,7 +144,7 @@ def _bounds(r: dict[str, Any]) -> list[str]:
 
 
 def _chains(r: dict[str, Any]) -> list[str]:
-    """A line for the chains of every source."""
+    """Returns one line for the chains of every source."""
     lines = []
     for source, s in r["sources"].items():
         means = f"mean f {s['mean_f_before']:.1f} before, {s['mean_f']:.1f} +- {s['mean_f_standard_error']:.1f} after"

@@ -1,7 +1,7 @@
 """From words to a typed command, by tyro: a subcommand for every command and, below ``train``, for every preset.
 
-tyro prints help. What is wrong with the words is said in one line by :class:`UserError` instead of tyro's boxes: values are
-converted by the rules below, which raise, and unknown options come back from tyro.
+tyro prints help. A :class:`UserError` describes wrong words in one line, in place of tyro's boxes: the rules below convert
+values and raise errors, and tyro returns the options that it does not know.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MARKERS = (
 
 
 class _BadValueError(Exception):
-    """A word that cannot be converted, and what would be."""
+    """A word that cannot be converted, with a description of the words that can."""
 
     def __init__(self, word: str, wanted: str):
         super().__init__(word, wanted)
@@ -42,7 +42,7 @@ class _BadValueError(Exception):
 
 
 def with_kinds(config: Config, words: Sequence[str]) -> Config:
-    """``config`` with the kinds of schedule, network and chains that ``words`` ask for, so that their options are known."""
+    """Returns ``config`` with the kinds of schedule, network and chains that ``words`` ask for, so that their options exist."""
     from springwell.app.config import KIND_FIELDS, with_fields
 
     for name in KIND_FIELDS.values():
@@ -52,13 +52,13 @@ def with_kinds(config: Config, words: Sequence[str]) -> Config:
             if option == f"--{name}":
                 if kind == "own":
                     known = "mlp, resnet, unet, residual-mlp, residual-unet"
-                    raise UserError(f"--network own: only Python can give one; choose {known}")
+                    raise UserError(f"--network own: a network of your own can only be given from Python; choose {known}")
                 config = with_fields(config, **{name: kind})
     return config
 
 
 def subcommands(commands: dict[str, tuple[Any, str]]) -> Any:
-    """A type for tyro of named subcommands: {name: (a dataclass or a default instance of one, description)}."""
+    """Returns a type for tyro with named subcommands: {name: (a dataclass or a default instance of one, description)}."""
     types = []
     for name, (what, description) in commands.items():
         given = dataclasses.is_dataclass(what) and not isinstance(what, type)
@@ -68,7 +68,7 @@ def subcommands(commands: dict[str, tuple[Any, str]]) -> Any:
 
 
 def parse_words(commands: Any, words: Sequence[str], description: str = "") -> Any:
-    """The command that ``words`` say. Raises UserError for anything that does not parse; help ends the program."""
+    """Returns the command that ``words`` describe. Raises UserError for anything that does not parse; help ends the program."""
     asked = not words or "-h" in words or "--help" in words
     name = " ".join(words[: 2 if words[:1] == ["train"] else 1])
     options: dict[str, Any] = {"prog": "springwell", "config": _MARKERS, "registry": _REGISTRY, "description": description}
@@ -91,7 +91,7 @@ def _see(message: str, name: str) -> str:
 
 
 def _named(word: str, words: Sequence[str]) -> str:
-    """The option that ``word`` was given to, and the word."""
+    """Returns the option that ``word`` was given to, and the word."""
     option = ""
     for other in words:
         if other.startswith("--"):
@@ -103,7 +103,7 @@ def _named(word: str, words: Sequence[str]) -> str:
 
 
 def _chosen(commands: Any, words: Sequence[str]) -> Any:
-    """The dataclass, or its instance, of the subcommand that ``words`` begin with."""
+    """Returns the dataclass, or its instance, of the subcommand that ``words`` begin with."""
     for word in words:
         for part in get_args(commands):
             what, marker = get_args(part)[:2] if get_origin(part) is Annotated else (None, None)
@@ -117,7 +117,7 @@ def _chosen(commands: Any, words: Sequence[str]) -> Any:
 
 
 def _lacking(command: Any, words: Sequence[str], name: str) -> str:
-    """Why ``words`` lack something: an option is misspelt, or it or an argument has too few values."""
+    """Returns why ``words`` are incomplete: an option is misspelt, or an option or argument has too few values."""
     known = dict(_options(command))
     for word, following in zip(words, [*words[1:], "--"], strict=True):
         option, equals, _ = word.partition("=")
@@ -154,7 +154,7 @@ def _unknown(word: str, command: Any) -> str:
 
 
 def _options(command: Any) -> Iterator[tuple[str, Any]]:
-    """The name and the value, or the default, of every option; None where there is none."""
+    """Yields the name and the value (or default) of every option; the value is None if there is no default."""
     for f in dataclasses.fields(command):
         value = getattr(command, f.name, None if f.default_factory is dataclasses.MISSING else f.default_factory())
         if dataclasses.is_dataclass(value):
@@ -164,7 +164,7 @@ def _options(command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _integer(word: str) -> int:
-    """Also 1e6 and 1_000, where they are whole."""
+    """Converts a whole number, also one written as 1e6 or 1_000."""
     try:
         return int(word)
     except ValueError:
@@ -175,7 +175,7 @@ def _integer(word: str) -> int:
 
 
 def _rule(convert: Callable[[str], Any], accepts: Callable[[Any], bool], metavar: str) -> PrimitiveConstructorSpec[Any]:
-    """One word, which ``convert`` makes a value of or refuses."""
+    """Returns tyro's rule for one word, which ``convert`` turns into a value or refuses."""
 
     def from_words(words: list[str]) -> Any:
         if words == ["None"]:
@@ -193,7 +193,7 @@ def _rule(convert: Callable[[str], Any], accepts: Callable[[Any], bool], metavar
 
 
 def _number(kind: type[int] | type[float], words: tuple[str, ...] = ()) -> PrimitiveConstructorSpec[Any]:
-    """A number, or one of a few words."""
+    """Returns tyro's rule for a number, or one of a few words."""
 
     def convert(word: str) -> Any:
         if word in words:
@@ -250,10 +250,10 @@ def _documented(module: str) -> dict[str, dict[str, str]]:
 
 
 def _field_help(obj: Any) -> dict[str, str]:
-    """What help says of the fields of a class.
+    """Returns the help texts of the fields of a class.
 
-    tyro's own function parses a module anew for each of its classes, and breaks the help of an option wherever a line of its
-    docstring is indented, which is in the middle of sentences.
+    tyro's own function parses a module again for each of its classes, and breaks the help of an option at every indented
+    line of its docstring, in the middle of sentences.
     """
     return _documented(obj.__module__).get(obj.__name__, {}) if obj.__module__.startswith("springwell") else {}
 

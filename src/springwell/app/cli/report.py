@@ -15,7 +15,8 @@ class ReportCommand(cli.Command):
 
     run: cli.ModelName
     out: cli.File = None
-    """Where to, a name that ends in .html. Default: report.html in the run directory, ./NAME-report.html for other models."""
+    """File to write, with a name that ends in .html. Default: report.html in the run directory, or ./NAME-report.html for other
+    models."""
     overwrite: cli.Overwrite = False
 
 

@@ -19,26 +19,26 @@ _Name = Literal[_Figure, _Table]
 
 @dataclass(frozen=True)
 class ReproduceCommand(cli.Command):
-    """Make a figure of the paper, with its numbers beside it."""
+    """Make a figure or table of the paper, with its numbers in a file beside it."""
 
     name: tyro.conf.Positional[_Name]
-    """fig2: recovery likelihood against marginal short-run training; fig3: samples and densities of every level; fig-logz: the
-    paper's estimate of log Z on a T1k model; bpd: bits/dim of a T1k model and a ladder, over three seeds; ladder: the
+    """Figure or table to make. fig2: recovery likelihood against marginal short-run training; fig3: samples and densities of
+    every level; fig-logz: the paper's estimate of log Z on a T1k model; bpd: bits/dim of a T1k model and a ladder, over three seeds; ladder: the
     adapted ladder against the authors' rule on images, at equal gradient evaluations; ablation: the paper's settings and the
     ladder by FID, at equal gradient evaluations; longrun-hmc, longrun-nuts: more and more steps per level; table1, table3,
     table-bpd: the paper's tables, filled from evaluated runs."""
     data: str | None = None
-    """What it is made on. Default: checkerboard; for fig-logz and bpd, digits, or any that has a
-    finished run DATA-t1k below --runs, such as cifar10; for ladder and ablation, digits (or mnist); for longrun, models
-    that ship."""
+    """Data set of the figure. Default: checkerboard for fig3; digits for fig-logz and bpd, which also take any data set with a
+    finished run DATA-t1k below --runs, such as cifar10; digits for ladder and ablation, which also take mnist; models that
+    ship for longrun."""
     out: Path = Path("figures")
-    """Where the figure and its runs go."""
+    """Folder for the figure and its runs."""
     runs: Path = Path("runs")
-    """Where tables, fig-logz, bpd and longrun look for runs."""
+    """Folder in which tables, fig-logz, bpd and longrun look for runs."""
     seed: int = 0
-    """Of training and sampling; of the first run where there are several."""
+    """Seed of training and sampling. If there are several runs, it is the seed of the first."""
     scale: Annotated[
-        str, tyro.conf.arg(help="Factor on the number of iterations or chains; below 1 for a quick look. cpu is 1.")
+        str, tyro.conf.arg(help="Factor on the number of iterations or chains. Use less than 1 for a quick look; cpu means 1.")
     ] = "cpu"
 
 
@@ -51,7 +51,7 @@ def reproduce_command(command: ReproduceCommand, context: cli.Context) -> dict[s
         raise UserError(f"--scale {command.scale}: out of range; use a value in (0, 10], or cpu")
     cli.writable(command.out)
     if command.name.startswith("table"):
-        # By name: the paper's figures and tables stand on the application, not the other way round.
+        # Imported by name, because the paper's figures and tables depend on the application and not the reverse.
         tables = import_module("springwell.paper.tables")
         return _shown(tables.reproduce(command.name, command.out, command.runs), context)
     context.set_threads()

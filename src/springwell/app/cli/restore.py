@@ -15,40 +15,43 @@ from springwell.errors import UserError
 
 @dataclass(frozen=True)
 class RestoreCommand(cli.Command):
-    """Restore measured images: samples of the posterior, their mean and standard deviation."""
+    """Restore noisy, blurred or small images: draws samples of the posterior, their mean and standard deviation."""
 
     run: cli.ModelName
     image: tyro.conf.Positional[str]
-    """A measured image, a folder of them, or with --simulate clean ones, also a data set with its split, such as mnist@test."""
+    """A measured image or a folder of them. With --simulate, clean images: also a data set with its split, such as
+    mnist@test."""
     task: Literal["denoise", "superres", "deblur", "custom"] = "denoise"
-    """denoise: the image with noise; superres: means over blocks of --factor pixels; deblur: blurred by --kernel; custom: what
-    --operator makes of it."""
+    """How the image was measured. denoise: with noise only. superres: averaged over blocks of --factor pixels. deblur: blurred
+    by --kernel. custom: by --operator."""
     noise: float | None = None
     """Standard deviation of the measurement's noise, in units in which black is -1 and white 1. Default: 0.3 for denoise, 0.05
     otherwise."""
     factor: int = 2
-    """Side of the blocks of superres."""
+    """Side of the pixel blocks, for --task superres."""
     kernel: str = "gaussian:1.0"
-    """Of deblur: gaussian:WIDTH in pixels, box:SIZE, or an .npy file of numbers [h, w], both odd, that sum to 1."""
+    """Blur kernel, for --task deblur: gaussian:WIDTH in pixels, box:SIZE, or an .npy file of numbers [h, w] with odd h and w
+    and sum 1."""
     operator: str | None = None
-    """Of custom: FILE.py:FUNCTION, a differentiable function of images [N, C, H, W] in [-1, 1]. The file is executed."""
+    """Measurement, for --task custom: FILE.py:FUNCTION, a differentiable function of images [N, C, H, W] in [-1, 1]. The file
+    is executed."""
     simulate: cli.Flag = False
-    """Measure clean images first, with noise of the seed, and print how well they are restored."""
+    """Treat the images as clean: simulate their measurements with noise from the seed, and print how well they are restored."""
     num: int = 4
-    """Samples for each image."""
+    """Number of samples for each image."""
     seed: int = 0
-    """Sample j of an image depends on the seed, on the image's number in its folder, and on j."""
+    """Seed of the samples. Sample j of an image depends on the seed, on the image's number in its folder, and on j."""
     sweeps: int = 0
-    """Gibbs sweeps of every level after its first chain; more approach the model's posterior."""
+    """Number of Gibbs sweeps at every level after its first chain. More sweeps come closer to the model's posterior."""
     limit: cli.Number = None
-    """Only so many of the first images. Default: all of a folder, 20 of a data set."""
+    """Number of images, from the first on. Default: all of a folder, 20 of a data set."""
     resize: cli.Flag = False
-    """Crop and resize images to the size that is needed, and convert them to the model's channels."""
+    """Crop and resize images to the size that the model needs, and convert them to its channels."""
     out: cli.File = None
-    """The folder to write: NAME.png (measurement, mean, standard deviation, samples), each of these by itself, NAME.npz.
-    Default: IMAGE-TASK."""
+    """Folder to write: NAME.png (measurement, mean, standard deviation and samples in a row), each of these as its own file,
+    and NAME.npz with the numbers. Default: IMAGE-TASK."""
     steps: cli.Number = None
-    """MCMC steps per level. Default: the run's own."""
+    """Number of MCMC steps per level. Default: the run's setting."""
 
 
 def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, Any]:
@@ -68,7 +71,7 @@ def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, 
     model = cli.load_model(command.run, context)
     shape, num, out = model.event_shape, command.num, cli.as_folder(command.out or cli.beside(command.image, command.task))
     if len(shape) != 3:
-        raise UserError(f"restore: {command.run} is a model of vectors; from Python, springwell.applications.restore takes any")
+        raise UserError(f"restore: {command.run} is a model of vectors; use springwell.applications.restore from Python")
     cli.check_row(num, shape)
     operator = _operator(command, shape)
     measured = _measured_shape(command, operator, noise, model)
@@ -100,7 +103,7 @@ def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, 
 
 
 def _measured_shape(command: RestoreCommand, operator: Any, noise: float, model: Any) -> tuple[int, ...]:
-    """The shape of a measurement, before the first image is begun; refuses what no picture shows or cannot be derived."""
+    """Returns the shape of a measurement, and refuses one that is no picture or cannot be differentiated."""
     from springwell.applications.restore import Measurement
 
     shape, name = model.event_shape, f"--operator {command.operator}"
@@ -114,7 +117,7 @@ def _measured_shape(command: RestoreCommand, operator: Any, noise: float, model:
 
 
 def _write(place: Path, before: Any, observed: Any, samples: Any, mean: Any, std: Any) -> None:
-    """NAME-*.png of every picture, NAME.npz of the numbers, and NAME.png of all in a row, which begins with ``before``."""
+    """Writes NAME-*.png for every picture, NAME.npz with the numbers, and NAME.png with all in a row after ``before``."""
     import torch
 
     from springwell.app.writing import save_arrays
@@ -134,7 +137,7 @@ def _write(place: Path, before: Any, observed: Any, samples: Any, mean: Any, std
 
 
 def _quality(out: Path, images: list[Any], shape: tuple[int, ...], context: cli.Context) -> dict[str, Any]:
-    """PSNRs of what was written, and of what it is compared with."""
+    """Returns the PSNRs of the written results and of what they are compared with."""
     import numpy as np
     import torch
 
@@ -164,7 +167,7 @@ def _operator(command: RestoreCommand, shape: tuple[int, ...]) -> Callable[[Any]
     from springwell.applications.operators import average_pool, load_function, named_blur
 
     if (command.operator is not None) != (command.task == "custom"):
-        raise UserError("--operator: belongs to --task custom, and --task custom to it")
+        raise UserError("--operator and --task custom go together; give both or neither")
     if command.operator is not None:
         return load_function(command.operator)
     if command.task == "superres":
@@ -175,7 +178,7 @@ def _operator(command: RestoreCommand, shape: tuple[int, ...]) -> Callable[[Any]
 
 
 def _file_digest(command: RestoreCommand) -> str | None:
-    """SHA-256 of the file that says what is measured, if one does."""
+    """Returns the SHA-256 of the file that defines the measurement, or None."""
     from springwell.app.files import sha256
 
     name = {"deblur": command.kernel, "custom": (command.operator or "").rpartition(":")[0]}.get(command.task, "")

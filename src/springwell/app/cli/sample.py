@@ -21,32 +21,33 @@ class SampleCommand(cli.Command):
 
     run: cli.ModelName
     num: cli.Number = None
-    """How many samples. Default: 64 images or 1024 vectors; 8 rows in a picture of trajectories."""
+    """Number of samples. Default: 64 images, 1024 vectors, or 8 rows in a picture of trajectories."""
     seed: int = 0
-    """Sample i depends on (seed, i) alone."""
+    """Seed of the samples. Sample i depends only on the seed and on i."""
     out: cli.File = None
-    """Where to: .png for a picture; .npy or .npz for numbers, images as uint8 [N, H, W, C]; a path without suffix for a folder
-    of PNGs, which an interrupted command fills up; .gif with --trajectory. Default: samples.png (samples.npy for vectors) in
-    the run directory, ./NAME.png for other models."""
+    """File or folder to write: .png for a picture; .npy or .npz for numbers (images as uint8 [N, H, W, C]); .gif with
+    --trajectory; a path without ending for a folder of PNGs, which the same command completes after an interruption. Default:
+    samples.png (samples.npy for vectors) in the run directory, or ./NAME.png for other models."""
     overwrite: cli.Overwrite = False
     trajectory: cli.Flag = False
-    """Write the way from noise to sample: .png, .gif or .npz."""
+    """Write the whole path from noise to sample, as .png, .gif or .npz."""
     batch: cli.Number = None
-    """Chains that run side by side. Default: as many as fit in memory."""
+    """Number of chains that run in parallel. Default: as many as fit in memory."""
     steps: cli.Number = None
-    """MCMC steps per level. Default: the run's own."""
+    """Number of MCMC steps per level. Default: the run's setting."""
     noise_scale: float | None = None
-    """Factor on the Langevin noise. Default: the run's own."""
+    """Factor on the Langevin noise. Default: the run's setting."""
     evaluations: cli.Number = None
-    """Gradients per sample of an integrator of second order, for instance 18, in place of draws level by level."""
+    """Number of gradients per sample, such as 18. A second-order integrator then replaces the draws level by level."""
     label: str | None = None
-    """Draw one class, by its name, of a model that knows classes; all: --num of every class, a row each in a picture, a folder
-    each in a folder. Default: of all data."""
+    """Name of the class to draw, for models that know classes. all: --num samples of every class, with one row of a picture or
+    one folder for each. Default: draw from the density of all data."""
     guidance: float = 1.0
-    """Weight w of f + w (f(.|c) - f), with --label. 0: all data; 1: the class; more: what tells the class from others. Chains
-    with a Metropolis test (--steps) and --sweeps draw from it; without them it is classifier-free guidance."""
+    """Weight w in the energy f + w (f(.|c) - f), for use with --label. 0: all data. 1: the class. Above 1: stress what
+    distinguishes the class from others. With --steps (a Metropolis test) and --sweeps, samples follow this energy; without
+    them this is classifier-free guidance."""
     sweeps: int = 0
-    """Sweeps of every level after its first draw, which a guided energy needs to be drawn from exactly."""
+    """Number of sweeps at every level after its first draw. Exact samples of a guided energy need them."""
 
 
 def sample_command(command: SampleCommand, context: cli.Context) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def sample_command(command: SampleCommand, context: cli.Context) -> dict[str, An
 
 
 def _check_evaluations(command: SampleCommand) -> None:
-    """The integrator has no chains, and visits few levels."""
+    """Refuses options that the integrator cannot use, because it has no chains and visits few levels."""
     if command.evaluations is None:
         return
     given = {"--steps": command.steps is not None, "--noise-scale": command.noise_scale is not None}
@@ -116,7 +117,7 @@ def _sample(command: SampleCommand, context: cli.Context, processes: cli.Process
 
 
 def _labels(command: SampleCommand, model: Model) -> list[int]:
-    """The classes to draw, none for all data. Refuses what the model does not know."""
+    """Returns the classes to draw, an empty list for all data. Refuses classes that the model does not know."""
     if command.label is None:
         return []
     if command.label == "all":

@@ -25,38 +25,42 @@ if TYPE_CHECKING:
     from springwell.model import Model
 
 
-# Training images by which other methods than the density know what is usual.
+# Number of training images from which the other methods learn what is usual.
 MOST_KNOWN = 2000
 KNOWN = "the training images"
-RESIZED = "images are resized; sets that are resized differently are told apart by that alone, with an AUROC of up to 0.999"
+RESIZED = "images are resized; two sets that are resized differently differ by that alone, with an AUROC of up to 0.999"
 
 
 @dataclass(frozen=True)
 class ScoreCommand(cli.Command):
-    """Rank images or the rows of a table by their density under a model, for finding outliers."""
+    """Rank images, or the rows of a table, by their density under a model, to find outliers."""
 
     run: cli.ModelName
     images: tyro.conf.Positional[str]
-    """A folder of images, an .npz or .npy, or what --data takes, with @train (the default) or @test; a table for its run."""
+    """Images to score: a folder, an .npz or .npy file, or a data set as for --data, with @train (the default) or @test. For the
+    run of a table, a table."""
     data: cli.DataSpec = None
     method: Literal["density", "typicality", "multiscale"] = "density"
-    """What ranks. density: f. typicality: how usual f is among training data, on both sides. multiscale: how usual the norms
-    of the score over the levels are."""
+    """Quantity that ranks the images. density: f. typicality: how usual f is among training data, on both sides. multiscale:
+    how usual the norms of the score are over the levels."""
     resize: cli.Flag = False
-    """Resize images of another size to the model's. Sets that are resized differently are told apart by that alone."""
+    """Resize images of another size to the model's. Two sets that were resized differently differ by that alone, which
+    makes their AUROC meaningless."""
     drop_missing: cli.Flag = False
-    """Leave out rows of a table that miss a cell."""
+    """Leave out rows of a table with a missing cell."""
     overwrite: cli.Overwrite = False
     against: str | None = None
-    """Other images, likewise: how well the density tells them apart (AUROC; above 0.5 if IMAGES are the likelier)."""
+    """Other images, written in the same way. The AUROC tells how well the score separates them; it is above 0.5 if IMAGES are
+    the more likely ones."""
     num: cli.Number = None
-    """Score the first so many of each. Default: all, but 50000 at most."""
+    """Number of images to score from the start of each set. Default: all, but at most 50000."""
     likelihood: Path | None = None
-    """A likelihood.json of this model, if it is not in the run directory."""
+    """Path of this model's likelihood.json. Default: the one in the run directory."""
     seed: int = 0
-    """Of dequantisation and noise."""
+    """Seed of dequantisation and noise."""
     out: cli.Folder = None
-    """Where to write scores.npz, scores.json and scores.png. Default: the run directory, ./NAME-scores for other models."""
+    """Where to write scores.npz, scores.json and scores.png. Default: the run directory, or ./NAME-scores for other
+    models."""
 
 
 class _Ranked(NamedTuple):
@@ -92,7 +96,7 @@ def score_command(command: ScoreCommand, context: cli.Context) -> dict[str, Any]
 
 
 def _score_sources(model: Model, command: ScoreCommand, context: cli.Context) -> dict[str, _Ranked]:
-    """The images of the command and of ``--against``, by name, with their scores by the command's method."""
+    """Returns the images of the command and of ``--against`` by name, with their scores by the command's method."""
     from springwell.app.build import config_of, open_model_data
     from springwell.data.images import scaled
     from springwell.evaluation.points import must_dequantise
@@ -127,7 +131,7 @@ def _score_sources(model: Model, command: ScoreCommand, context: cli.Context) ->
 def _ranked(
     model: Model, method: Method, found: dict[str, Scores], images: dict[str, Tensor], known: Callable[[], Scores]
 ) -> dict[str, Scores]:
-    """The scores of a method; ``images`` has those of ``found`` and, under KNOWN, training images of density ``known``."""
+    """Returns the scores of a method; ``images`` has those of ``found`` and, under KNOWN, training images of density ``known``."""
     import torch
 
     from springwell.evaluation.outliers import ranking, score_norms
@@ -141,7 +145,7 @@ def _ranked(
 
 
 def _summary(command: ScoreCommand, found: Mapping[str, _Ranked]) -> dict[str, Any]:
-    """What scores.json holds."""
+    """Returns the contents of scores.json."""
     from springwell.evaluation.scores import auroc
 
     _, names, first = found[command.images]
@@ -173,7 +177,7 @@ def _summary(command: ScoreCommand, found: Mapping[str, _Ranked]) -> dict[str, A
 
 
 def _write(out: Path, method: str, ranked: _Ranked, result: dict[str, Any]) -> None:
-    """scores.csv, scores.npz, the ends of the ranking as scores.png, and scores.json."""
+    """Writes scores.csv, scores.npz, scores.json, and both ends of the ranking as scores.png."""
     import numpy as np
     import torch
 
@@ -192,7 +196,7 @@ def _write(out: Path, method: str, ranked: _Ranked, result: dict[str, Any]) -> N
 
 
 def _lines(r: dict[str, Any], run: str, why: str) -> list[str]:
-    """What the command prints of scores.json; ``why`` a stored log Z cannot be used."""
+    """Returns the lines that the command prints; ``why`` says why a stored log Z cannot be used."""
     method = r["method"]
     unknown = f"f, the log-density up to a constant ({why or f'`springwell likelihood {run}` measures it'})"
     density = f"log-density (log Z: {r['verdict']})" if r["normalised"] else unknown

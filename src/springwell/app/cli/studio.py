@@ -19,16 +19,16 @@ MISSING = "studio: needs starlette, uvicorn and websockets; pip install 'springw
 
 @dataclass(frozen=True)
 class StudioCommand(cli.Command):
-    """Open a page in the browser that shows energies: the plane, images, runs."""
+    """Open a page in the browser that shows models of the plane, images and training runs."""
 
     runs: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """The folder of runs, into which training on drawn data goes too."""
+    """Folder of runs. Models that are trained in the studio go there too."""
     host: str = "127.0.0.1"
-    """The name or address to listen at. Any other than the default lets other machines try."""
+    """Name or address to listen at. With any other than the default, other machines can reach the studio."""
     port: int = 8640
-    """The port; 0 takes any that is free."""
+    """Port to listen at. 0 takes any free port."""
     no_browser: cli.Flag = False
-    """Print the address and do not open a browser."""
+    """Print the address instead of opening a browser."""
 
 
 def studio_command(command: StudioCommand, context: cli.Context) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def studio_command(command: StudioCommand, context: cli.Context) -> dict[str, An
     cli.in_range(("port", command.port, 0, 2**16 - 1), ("threads", threads, 1, 1024))
     if not is_loopback(command.host):
         context.reporter.warn(
-            f"--host {command.host}: other machines can reach the studio; the token is all that keeps them out"
+            f"--host {command.host}: other machines can reach the studio; only the token protects it"
         )
     device = "cpu" if command.common.device == "auto" else command.common.device
 
@@ -53,14 +53,14 @@ def studio_command(command: StudioCommand, context: cli.Context) -> dict[str, An
         if not command.no_browser:
             _open(place.address, Path(folder))
 
-    # Ctrl-C is how a studio ends.
+    # Ctrl-C is the normal way to end the studio.
     with tempfile.TemporaryDirectory(prefix="springwell-studio-") as folder, contextlib.suppress(KeyboardInterrupt):
         serve(command.host, command.port, Settings(str(command.runs), device, threads), ready)
     return {"status": "ended"}
 
 
 def _open(address: str, folder: Path) -> None:
-    """Opens a browser by a file that only its owner can read; the words of a command are for every user to see."""
+    """Opens a browser on a file that only its owner can read, because every user can see the arguments of a command."""
     file = folder / "studio.html"
     file.touch(mode=0o600)
     file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}"><a href="{address}">studio</a>')

@@ -32,20 +32,20 @@ class TableCommand(cli.Command):
     data: Annotated[str, tyro.conf.arg(metavar="TABLE")]
     """csv:FILE, parquet:FILE or npy:FILE. A first column of text names the rows; all others must be numbers."""
     columns: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = ()
-    """Columns to use. Default: all."""
+    """Names of the columns to use. Default: all."""
     drop_missing: cli.Flag = False
-    """Leave out rows that miss a cell."""
+    """Leave out rows with a missing cell."""
     out: cli.Folder = None
-    """Run directory. Default: runs/NAME of the file."""
+    """Run directory. Default: runs/NAME, where NAME is the name of the file."""
     transform: Literal["auto", "standard", "yeo-johnson", "spline"] = "auto"
-    """How columns are transformed. auto: the one that held-out rows prefer."""
+    """How columns are transformed. auto: the transformation with the highest density of held-out rows."""
     iterations: cli.Number = None
-    """Updates of every energy, at most. Default: by the number of rows; 0 leaves the mixture alone."""
+    """Greatest number of updates of every energy. 0 fits a mixture only. Default: depends on the number of rows."""
     seed: int = 0
-    """Of everything random."""
+    """Seed of everything random."""
 
     def resolved(self, preset: str) -> TableCommand:
-        """The command with its run directory."""
+        """Returns the command with its run directory."""
         name = Path(self.data.partition(":")[2] or self.data).stem
         return dataclasses.replace(self, out=self.out or Path("runs") / name)
 
@@ -67,7 +67,7 @@ def train_table(command: TableCommand, context: cli.Context) -> dict[str, Any]:
     if len(table.values) < 2:
         raise UserError(f"data={command.data!r}: has 1 row; a density needs at least 2")
     if table.values.shape[1] > len(table.values):
-        context.reporter.warn(f"{command.data}: has more columns than rows, so covariances are mostly guessed")
+        context.reporter.warn(f"{command.data}: has more columns than rows, so covariances are poorly determined")
     start = time.perf_counter()
     fitted = EnergyDensity(command.iterations, command.transform, random_state=command.seed).fit(table.values)
     for note in column_notes(table.values, table.columns):
@@ -98,7 +98,7 @@ def train_table(command: TableCommand, context: cli.Context) -> dict[str, Any]:
 
 
 def _complete(table: Table, what: str, drop: bool, context: cli.Context) -> Table:
-    """The rows that miss no cell; if there are others, they are left out with a warning, or refused."""
+    """Returns the rows without missing cells. Other rows are left out with a warning, or refused."""
     import numpy as np
 
     from springwell.tables.columns import check_finite
@@ -182,12 +182,12 @@ def score_table(command: Any, context: cli.Context) -> dict[str, Any]:
     mean = f"{result['mean']:.3f}{cli.plus_minus(result['mean_standard_error'], 3)} nats a row"
     lines = [
         f"score     mean log-density {mean}, {len(rows)} rows of {command.images}",
-        f"outliers  by {command.method}, first the strangest: {', '.join(result['least_likely'])}",
+        f"outliers  by {command.method}, strangest first: {', '.join(result['least_likely'])}",
     ]
     if command.against:
         sets = f"{len(rows)} rows of {command.images} against {result['against_num']} of {command.against}"
         delong = cli.plus_minus(spread, 4, " (DeLong)")
-        lines.append(f"auroc     {area:.4f}{delong}, {sets}; above 0.5 if the first are the more usual")
+        lines.append(f"auroc     {area:.4f}{delong}, {sets}; above 0.5 if the first table is the more usual one")
     context.tell(*lines, f"written: {out}, {folder / 'scores.json'}")
     return {"run": command.run, "out": str(folder), **result}
 
@@ -195,7 +195,7 @@ def score_table(command: Any, context: cli.Context) -> dict[str, Any]:
 def _score_lines(
     model: TableModel, rows: np.ndarray, names: Sequence[Any], numbers: list[np.ndarray]
 ) -> Iterator[Sequence[object]]:
-    """The lines of scores.csv: a row's name, its numbers, and the columns of the largest scores with these."""
+    """Yields the lines of scores.csv: a row's name, its numbers, and the columns with the largest scores, with those scores."""
     import numpy as np
 
     together = 10_000
@@ -209,7 +209,7 @@ def _score_lines(
 def _rows_of(
     model: TableModel, text: str, num: int | None, drop_missing: bool, context: cli.Context
 ) -> tuple[np.ndarray, Sequence[Any]]:
-    """Rows of the model's columns, in its order, and their names. Other columns are not looked at."""
+    """Returns the model's columns of a table, in the model's order, and the names of the rows. Other columns are ignored."""
     from springwell.data.tables import MissingColumnError, default_names, read_table
 
     try:
@@ -218,7 +218,7 @@ def _rows_of(
         table = read_table(text, text)
         missing = [name for name in model.columns if name not in table.columns]
         if len(table.columns) != len(model.columns):
-            count = f"its number of columns is {len(table.columns)}, and that of the model's table {len(model.columns)}"
+            count = f"has {len(table.columns)} columns, but the model's table has {len(model.columns)}"
             raise UserError(f"{text}: {count}; missing: {', '.join(missing[:8])}") from None
         if default_names(len(model.columns)) not in (model.columns, table.columns):
             names = f"{', '.join(missing[:8])}; its columns are {', '.join(table.columns[:8])}"
@@ -258,7 +258,7 @@ def evaluate_table(command: Any, context: cli.Context) -> dict[str, Any]:
         plots.pairs(folder / "pairs.png", rows[:2000], drawn, model.columns[:MOST_DRAWN])
         plots.quantiles(folder / "quantiles.png", rows, drawn, model.columns)
     worst = int(np.argmax(distance))
-    level = f"95 % of equal laws are below {result['kolmogorov_95']:.3f}"
+    level = f"for equal distributions, 95 % are below {result['kolmogorov_95']:.3f}"
     context.tell(
         f"ks        {distance[worst]:.3f} at most, column {model.columns[worst]}; {level}; {len(rows)} rows, {num} samples",
         f"written: {folder / 'evaluation.json'}, {folder / 'pairs.png'}, {folder / 'quantiles.png'}",
@@ -267,7 +267,7 @@ def evaluate_table(command: Any, context: cli.Context) -> dict[str, Any]:
 
 
 def _kolmogorov(a: np.ndarray, b: np.ndarray) -> float:
-    """The greatest distance of two empirical distribution functions."""
+    """Returns the greatest distance between two empirical distribution functions."""
     import numpy as np
 
     at = np.concatenate([a, b])

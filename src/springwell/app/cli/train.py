@@ -25,12 +25,12 @@ from springwell.training.options import CountOrZero, TrainingOptions
 
 @dataclass(frozen=True)
 class PresetsCommand(cli.Command):
-    """List the presets: what each is, what it costs and whether its model ships."""
+    """List the presets, with what each costs and whether a trained model ships with the package."""
 
 
 @dataclass(frozen=True)
 class TrainCommand(Config, cli.Command):
-    """Train a model, or go on with an interrupted run."""
+    """Train a model, or resume an interrupted run."""
 
     out: cli.Folder = None
     """Run directory. Default: runs/PRESET."""
@@ -43,11 +43,11 @@ class TrainCommand(Config, cli.Command):
 
     @property
     def config(self) -> Config:
-        """The configuration, which remembers its data by absolute path."""
+        """Returns the configuration, with absolute paths of its data."""
         return with_absolute_paths(Config(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Config)}))
 
     def resolved(self, preset: str) -> TrainCommand:
-        """The command with its run directory, and without what served the help alone."""
+        """Returns the command with its run directory, and with the full training options in place of those that help shows."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(TrainCommand)}
         values |= {"training": TrainingOptions(**vars(self.training)), "out": self.out or Path("runs") / preset}
         return TrainCommand(**values)
@@ -64,9 +64,9 @@ class _VectorTraining(TrainingOptions):
 
 
 def train_options(config: Config) -> TrainCommand:
-    """The options of ``train``, with ``config`` as their defaults and its kinds of sections as their types.
+    """Returns the options of ``train``, with the values of ``config`` as defaults and its kinds of sections as types.
 
-    The help of vectors leaves out what is for images.
+    Help for models of vectors leaves out the options for images.
     """
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(Config)}
     types: dict[str, Any] = {name: type(values[name]) for name in KIND_FIELDS}
@@ -88,7 +88,7 @@ def presets_command(command: PresetsCommand, context: cli.Context) -> dict[str, 
         context.tell(f"{name:<25}{evaluations:>10.1e}{time:>10}  {'yes' if row['ships'] else '':<7}{row['about']}")
     context.tell(
         "\ngradients: gradient evaluations of the whole training, one sample each; CPU time: on one core, where known",
-        "springwell train PRESET trains one; springwell sample NAME draws from one that ships",
+        "springwell train PRESET trains a model; springwell sample NAME draws from a model that ships",
         "springwell train table --data csv:FILE fits the density of a table of your own",
     )
     return {"presets": rows}
@@ -123,7 +123,7 @@ def train_command(command: TrainCommand | TableCommand, context: cli.Context) ->
         return {"status": result.status}
     out: dict[str, Any] = {**result._asdict(), "run": str(result.run), "seconds": round(result.seconds, 2)}
     if result.status == "interrupted":
-        saved = f"everything is saved in {result.run}: run the same command to go on"
+        saved = f"everything is saved in {result.run}: run the same command to resume"
         context.reporter.say(f"interrupted at iteration {result.iteration}; {saved}")
         return out
     run = Run(result.run)
@@ -145,7 +145,7 @@ def train_command(command: TrainCommand | TableCommand, context: cli.Context) ->
 
 
 def _measure(config: Config, context: cli.Context) -> Callable[[Any], dict[str, Any]] | None:
-    """What measures the FID while training; None, with a word about it, where something is missing that it needs."""
+    """Returns the function that measures the FID in training; warns and returns None if something that it needs is missing."""
     from springwell.evaluation.metrics import torchmetrics
     from springwell.evaluation.quality import only_fid
     from springwell.evaluation.sources import open_source

@@ -20,49 +20,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LevelsCommand(cli.Command):
-    """Write the density and the score of every level of a model of the plane on a grid."""
+    """Write the density and the score of every level of a two-dimensional model on a grid."""
 
     run: cli.ModelName
     out: Path = Path("levels.npz")
-    """Where to, .npz: log_density [T, 96, 96] at y, x and score [T, 16, 16, 2]."""
+    """File to write, .npz. It holds log_density [T, 96, 96], indexed by level, y and x, and score [T, 16, 16, 2]."""
     overwrite: cli.Overwrite = False
     label: str | None = None
-    """The density of one class, by its name, of a model that knows classes. Default: of all data."""
+    """Name of the class whose density is used, for models that know classes. Default: the density of all data."""
     guidance: float = 1.0
-    """Weight w of f + w (f(.|c) - f), with --label. 0: all data; 1: the class; more: what tells the class from others."""
+    """Weight w in the energy f + w (f(.|c) - f), for use with --label. 0: all data. 1: the class. Above 1: stress what
+    distinguishes the class from others."""
 
 
 @dataclass(frozen=True)
 class WalkCommand(cli.Command):
-    """Run chains from points of your own, at the density of a level or on its spring."""
+    """Run chains from your own starting points, at one level, with or without its spring."""
 
     run: cli.ModelName
     start: tyro.conf.Positional[Path]
-    """Where chains begin, in the data's units: a .csv with a row of names, a .npy, or the array samples of an .npz. Images are
-    numbers in [-1, 1] [N, C, H, W], or bytes [N, H, W, C]."""
+    """File of starting points in the data's units: a .csv with a row of names, a .npy, or the array samples of an .npz. Images
+    are numbers [N, C, H, W] in [-1, 1], or bytes [N, H, W, C]."""
     steps: int = 100
-    """How many steps."""
+    """Number of steps."""
     step_size: float = 0.1
     """Step size, in the data's units."""
     kernel: Literal["langevin", "mala", "hmc", "nuts"] = "mala"
-    """langevin has no Metropolis test."""
+    """Kernel of the chains. langevin has no Metropolis test."""
     num_leapfrog: int = 2
-    """Leapfrog steps of an HMC step."""
+    """Number of leapfrog steps in one HMC step."""
     level: int = 0
-    """Whose density."""
+    """Noise level whose density the chains follow."""
     spring: tuple[float, float] | None = None
-    """The spring's end x_{t+1} / scale_t, in the plane. Default: no spring."""
+    """Fixed end of the spring, x_{t+1} / scale_t, for models of the plane. Default: no spring."""
     seed: int = 0
-    """Step n has the noise of (seed, n)."""
+    """Seed of the noise. The noise of step n depends only on the seed and on n."""
     first: int = 0
-    """The number of the first step, for chains that go on."""
+    """Number of the first step, to continue earlier chains."""
     out: Path = Path("walk.npz")
-    """Where to: .csv, .npy, or .npz with samples and the mean acceptance of every step; .png for images."""
+    """File to write: .csv, .npy, or .npz with samples and the mean acceptance of every step; .png for images."""
     overwrite: cli.Overwrite = False
     label: str | None = None
-    """The density of one class, by its name, of a model that knows classes. Default: of all data."""
+    """Name of the class whose density is used, for models that know classes. Default: the density of all data."""
     guidance: float = 1.0
-    """Weight w of f + w (f(.|c) - f), with --label. 0: all data; 1: the class; more: what tells the class from others."""
+    """Weight w in the energy f + w (f(.|c) - f), for use with --label. 0: all data. 1: the class. Above 1: stress what
+    distinguishes the class from others."""
 
 
 def _kind(out: Path, *kinds: str) -> None:
@@ -71,7 +73,7 @@ def _kind(out: Path, *kinds: str) -> None:
 
 
 def _model(command: LevelsCommand | WalkCommand, context: cli.Context) -> Model:
-    """The model of a command, or of it the model of one class."""
+    """Returns the model of a command, restricted to one class if the command names one."""
     model = cli.load_model(command.run, context)
     cli.check_guidance(command.label, command.guidance)
     return model if command.label is None else model.given(command.label, command.guidance)
@@ -107,7 +109,7 @@ def walk_command(command: WalkCommand, context: cli.Context) -> dict[str, Any]:
     cli.writable(command.out.parent)
     model = _model(command, context)
     if command.spring is not None and model.event_shape != (2,):
-        raise UserError(f"--spring: {command.run} is no model of the plane")
+        raise UserError(f"--spring: {command.run} is not a model of the plane")
     x = _start(command.start, model)
     kernel = make_kernel(command.kernel, command.num_leapfrog)
     walk = Walk(model, kernel, command.step_size, command.level, command.spring, command.seed)
@@ -128,7 +130,7 @@ def walk_command(command: WalkCommand, context: cli.Context) -> dict[str, Any]:
 
 
 def _start(path: Path, model: Model) -> Tensor:
-    """The points of a file ``[N, *event_shape]``, in the data's units. Raises UserError."""
+    """Returns the points of a file, ``[N, *event_shape]``, in the data's units. Raises UserError."""
     import numpy as np
     import torch
 
