@@ -368,7 +368,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(python, tmp_path):
     report = json.loads((tmp_path / "out").read_text().splitlines()[-1])
     assert report["status"] == "interrupted"
     assert 0 < report["iteration"] < 150
-    assert "run the same command to go on" in said
+    assert "run the same command to resume" in said
     resumed = python.run([*command, "stopped"], cwd=tmp_path)
     assert resumed.returncode == 0
     assert f"at iteration {report['iteration']}" in resumed.stderr
@@ -390,7 +390,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(python, tmp_path):
         (["train", "checkerboard", "--widht", "3"], "--widht: unknown option; did you mean --width? See"),
         (["train", "mnist", "--spectral-norm"], "--spectral-norm: belongs to --network resnet"),
         (["train", "checkerboard", "--flip"], "--flip: belongs to"),
-        (["train", "checkerboard", "--network", "own"], "--network own: only Python can give one"),
+        (["train", "checkerboard", "--network", "own"], "--network own: a network of your own"),
         (["train", "checkerboard", "--lr", "fast"], "--lr fast: not a number"),
         (["train", "checkerboard", "--batch", "1.5"], "--batch 1.5: not a whole number"),
         (["train", "checkerboard", "--objective=recover"], "--objective recover: unknown; did you mean recovery?"),

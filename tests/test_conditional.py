@@ -109,7 +109,7 @@ def test_classify_measures_held_out_data(run, capsys):
 
 def test_what_cannot_be_is_said_in_one_line(run, tmp_path, capsys):
     assert "--label 7: unknown; the classes are 0, 1" in refused(capsys, "sample", str(run), "--label", "7")
-    assert "--guidance 2: guides towards a class; add --label" in refused(capsys, "sample", str(run), "--guidance", "2")
+    assert "--guidance 2: needs a class to guide towards; add --label" in refused(capsys, "sample", str(run), "--guidance", "2")
     assert "checkerboard: knows no classes; use a model" in refused(capsys, "classify", "checkerboard")
     assert "knows no classes" in refused(capsys, "sample", "checkerboard", "--label", "1", "--out", str(tmp_path / "x.npy"))
     assert "do not go with --objective recovery" in refused(capsys, "train", "two_moons", "--classes", "all")

@@ -65,9 +65,9 @@ def test_presets_are_valid_and_survive_json(name):
             "multipliers: belongs to network='resnet' or network='unet' or network='residual-unet', not to network='mlp'",
         ),
         ({"flip": True}, "network='mlp': takes vectors"),
-        ({"precision": "bf16"}, "precision='bf16': for network='resnet'"),
+        ({"precision": "bf16"}, "precision='bf16': works with network='resnet'"),
         ({"compile": True}, "compile=True: for network='resnet'"),
-        ({"num_steps": 0, "sample_steps": None}, "num_steps=0: leaves no chains"),
+        ({"num_steps": 0, "sample_steps": None}, "num_steps=0: there are no chains"),
         ({"kernel": "none", "output_scale": "step"}, "output_scale='step': divides by a step size"),
     ],
 )

@@ -101,7 +101,7 @@ def test_an_interrupted_folder_goes_on(model, tmp_path, monkeypatch):
         return save_png(picture, path)
 
     monkeypatch.setattr(writing.pictures, "save_png", interrupted)
-    with pytest.raises(InterruptionError, match="run the same command to go on"):
+    with pytest.raises(InterruptionError, match="run the same command to resume"):
         write_samples(drawing(model, num=9), tmp_path / "x")
     monkeypatch.setattr(writing.pictures, "save_png", save_png)
     assert write_samples(drawing(model, num=9), tmp_path / "x")["found"] == 5

@@ -38,9 +38,9 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
     added as far as held-out rows gain by them. Everything is chosen by the size of the table and by held-out rows.
 
     Args:
-        iterations: Updates of every energy, at most. Default: by the number of rows; 0 leaves the mixture alone.
-        transformation: ``standard``, ``yeo-johnson``, ``spline``, or ``auto`` for the one that held-out rows prefer.
-        num_energies: How many energies, each with an order of columns of its own. Default: by the number of rows.
+        iterations: Greatest number of updates of every energy. 0 fits a mixture only. Default: depends on the number of rows.
+        transformation: ``standard``, ``yeo-johnson``, ``spline``, or ``auto`` for the one with the best held-out score.
+        num_energies: Number of energies. Each has its own order of columns. Default: depends on the number of rows.
         contamination: Share of the rows of X that ``predict`` calls outliers. Rows that ``fit`` has not seen are less likely
             than those that it has; ``percentile`` compares them with their like.
         random_state: A seed, a ``numpy.random.RandomState``, or None.
@@ -48,11 +48,11 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
     Attributes:
         density_: The fitted :class:`springwell.tables.density.TableDensity`.
         n_features_in_: The number of columns.
-        feature_names_in_: Their names, where X has some.
+        feature_names_in_: Names of the columns, if X has names.
         transformation_: The transform that was chosen.
         unseen_: Log-densities, nats, of training rows that the fit had not seen: held-out rows, or all by five folds.
-        held_out_score_: Their mean.
-        start_held_out_score_: Their mean by the mixture alone.
+        held_out_score_: Mean of ``unseen_``.
+        start_held_out_score_: The same mean for the mixture without energies.
         offset_: The log-density below which a row is an outlier.
         notes_: Lines about constant, equal and whole-number columns.
 
@@ -149,7 +149,7 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
         """Draws rows ``[n_samples, D]``.
 
         Args:
-            n_samples: How many.
+            n_samples: Number of rows.
             random_state: A seed. Default: the estimator's.
             given: Values of some columns, by name or by number; the others are drawn given these.
         """

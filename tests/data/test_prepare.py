@@ -142,7 +142,7 @@ def test_interrupted_sets_end_with_the_same_bytes(tmp_path, folder, small_chunks
     assert len(list((out / ".parts").glob("train-*.npz"))) == 5
     interrupted = run(tmp_path, out, 1, "interrupt")
     assert interrupted.stdout.splitlines()[0] == "start 40"
-    assert f"interrupted; what is done is kept in {out}: run the same command to go on" in interrupted.stdout
+    assert f"interrupted; what is done is kept in {out}: run the same command to resume" in interrupted.stdout
     assert interrupted.stderr == ""
     reporter = Listener()
     assert prepare_images(f"folder:{folder}", out, workers=1, reporter=reporter)["num_unreadable"] == 1

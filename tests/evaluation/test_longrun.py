@@ -174,7 +174,7 @@ def test_longrun_of_vectors_and_diagnose(springwell, tmp_path):
         (("longrun", "checkerboard", "--pilot-chains", "0"), "--pilot-chains 0: out of range"),
         (("diagnose", "checkerboard", "--levels", "4"), "--levels 4: out of range; this model has levels 0 ... 3"),
         (("diagnose", "checkerboard", "--num", "1"), "--num 1: must be at least 2"),
-        (("longrun", "checkerboard", "--fid"), "--fid: is of images; checkerboard is a model of vectors [2]"),
+        (("longrun", "checkerboard", "--fid"), "--fid: works for images only; checkerboard is a model of vectors [2]"),
         (("diagnose", "nonsense"), "nonsense: not a run"),
     ],
 )

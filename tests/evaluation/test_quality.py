@@ -169,7 +169,7 @@ def test_a_measurement_outlives_a_picture_that_cannot_be_written(tmp_path, monke
     with pytest.raises(SystemExit):
         main([*arguments, "--num", "100"])
     said = capsys.readouterr()
-    assert f"had an FID of more samples, which is replaced; fid        {found['fid']:.2f}   120 samples" in said.err
+    assert f"replaces an FID that was measured with more samples; fid        {found['fid']:.2f}   120 samples" in said.err
     assert "digits: grey images" in said.err
     assert "100 samples, 299 reference images, digits@test" in said.out
 

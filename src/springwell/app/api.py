@@ -63,12 +63,12 @@ def train(
     Args:
         config: The name of a preset, or a Config. Default: the recipe that suits the data.
         data: A tensor, an array or a Dataset ``[N, ...]`` of vectors ``[N, D]`` or images ``[N, C, H, W]``; or the name of a
-            data set. Default: the preset's. A pair (data, labels) or a Dataset of such pairs has labels, which
-            ``classes=("all",)`` learns.
-        network: Your own energy network: a module that maps y ``[N, ...]`` and levels t ``[N]`` to ``[N]``, which is
-            copied. Or the name of one of ours.
-        out: The run directory, from which an interrupted training goes on. Default: nothing is kept.
-        init_from: A trained model, or where one is, whose weights are the first ones.
+            data set. Default: the preset's. Labels come as a pair (data, labels) or a Dataset of such pairs, and
+            ``classes=("all",)`` learns them.
+        network: Your own energy network: a module that maps y ``[N, ...]`` and levels t ``[N]`` to ``[N]``; it is
+            copied. Or the name of a built-in network, such as ``mlp``.
+        out: The run directory. An interrupted training resumes from it. Default: nothing is kept.
+        init_from: A trained model, or the path or name of one. Training starts from its weights.
         device: ``auto``, ``cpu``, ``cuda``, ...
         reporter: Receives progress updates. Default: a progress bar on stderr; ``Silent()`` for none.
         **fields: Any field of the configuration, such as ``iterations``, ``batch``, ``lr`` or ``seed``.
@@ -100,7 +100,7 @@ def train(
         path = Path(folder) / "run" if out is None else Path(folder)
         result = train_run(config, path, device, reporter, given=Given(init_from, source, own))
         if result.status == "interrupted" and out is None:
-            raise InterruptionError("train: was interrupted, and without out= nothing is kept")
+            raise InterruptionError("train: was interrupted, and nothing is kept because out= was not given")
         model = load_folder(path, copy.deepcopy(own))
     if out is None:
         model.source = None
@@ -128,8 +128,8 @@ class Given(NamedTuple):
     """What the caller brings to a run.
 
     Attributes:
-        init_from: A trained model, or where one is, whose weights are the first ones.
-        data: The data, if not what the config names.
+        init_from: A trained model, or the path or name of one. Training starts from its weights.
+        data: The data, if they differ from those that the config names.
         network: Your own network.
     """
 
@@ -149,7 +149,7 @@ def train_run(
     """Trains the run in ``out``, from the beginning or from where it stopped.
 
     Args:
-        config: The configuration; of an existing run it must be the same, but for more iterations.
+        config: The configuration. For an existing run it must be the same, except for more iterations.
         out: The run directory.
         device: ``auto``, ``cpu``, ``cuda``, ...
         reporter: Receives progress updates. Default: a progress bar on stderr; ``Silent()`` for none.
@@ -180,14 +180,14 @@ def load(
     warn: Callable[[str], None] = lambda line: None,
     **hub: Any,
 ) -> Model:
-    """Loads a model: the finished one of a run, or the moving average of its newest good checkpoint.
+    """Loads a model: the finished model of a run, or else the moving average in its newest good checkpoint.
 
     Args:
         source: A run directory or a folder that ``model.save`` wrote; the name of a model that ships with springwell, also as
             ``zoo:NAME``; or ``owner/name`` or ``owner/name@revision`` on the Hugging Face hub.
         network: Your own network, if the model was trained with one; its weights are overwritten.
-        device: Where to put it.
-        warn: Receives a line about every file that had to be passed over.
+        device: Device of the model.
+        warn: Receives a line about every damaged file that is skipped.
         **hub: Options of ``huggingface_hub.snapshot_download``, such as ``token`` or ``cache_dir``.
 
     Example:
@@ -198,7 +198,7 @@ def load(
 
 
 def find(source: Path | str, **hub: Any) -> Path:
-    """The folder of the model that ``source`` names, downloaded if need be; see :func:`load`."""
+    """Returns the folder of the model that ``source`` names, and downloads it if necessary; see :func:`load`."""
     if not isinstance(source, (str, Path)):
         raise UserError(f"source: is {kind_of(source)}; give a folder, the name of a model that ships, or owner/name")
     name = str(source)
@@ -263,8 +263,8 @@ def save(model: Model, folder: Path | str) -> None:
 
     A model that was saved in the folder before is replaced. The folder of a run is refused.
 
-    A model that a Config trained is loaded by ``load(folder)``, with ``network=`` if the network was the caller's own. One that
-    was put together from parts is loaded by ``load(folder, network=energy)``.
+    ``load(folder)`` loads a model that was trained from a Config; add ``network=`` if the network was your own.
+    ``load(folder, network=energy)`` loads a model that was assembled from parts.
 
     Example:
         >>> sw.save(sw.load("checkerboard"), "mine")

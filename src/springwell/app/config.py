@@ -477,10 +477,10 @@ def _check_springs(config: Config) -> None:
     if sampler.kernel != "none" and config.effective_sample_steps == sampler.num_steps == 0:
         raise UserError("num_steps=0: there are no chains in training or in generation; use kernel='none'")
     if sampler.kernel == "none" and config.network.output_scale == "step":
-        raise UserError("output_scale='step': divides by a step size, but kernel='none' has no steps; use output_scale='learned'")
+        raise UserError("output_scale='step': needs a step size, but kernel='none' has none; use output_scale='learned'")
     if schedule.top_spring:
         return
-    missing = f"needs a spring at every level, but schedule={schedule.schedule!r} has none at the top"
+    missing = f"needs the spring of every level, but schedule={schedule.schedule!r} has none at the top"
     if objective == "dsm":
         raise UserError(f"objective='dsm': {missing}; use schedule='linear' or schedule='log-snr'")
     if objective == "recovery" and sampler.num_steps == 0:

@@ -222,7 +222,7 @@ def fill_folder(
             for start in range(0, len(left), together):
                 work(left[start : start + together], bar.advance)
     except KeyboardInterrupt:
-        raise InterruptionError(f"interrupted; {results.out} keeps what there is: run the same command to go on") from None
+        raise InterruptionError(f"interrupted; {results.out} keeps what there is: run the same command to resume") from None
     for image in images:
         if image.pixels is None:
             reporter.warn(f"not done: {image.problem}")

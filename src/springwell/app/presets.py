@@ -21,8 +21,8 @@ class Preset(NamedTuple):
 
     Attributes:
         config: The recipe.
-        about: What it is, in one sentence.
-        minutes: How long its training takes on one CPU core, where that is known.
+        about: A description in one sentence.
+        minutes: Minutes of training on one CPU core, or None if unknown.
     """
 
     config: Config
@@ -305,7 +305,7 @@ SOME = "checkerboard, digits, mnist, fashion-mnist, table or another that `sprin
 
 
 def preset(name: str) -> Config:
-    """The configuration of a preset, such as ``checkerboard`` or ``mnist``; ``PRESETS`` has all of them by name.
+    """Returns the configuration of a preset, such as ``checkerboard`` or ``mnist``. ``PRESETS`` holds all of them by name.
 
     Example:
         >>> sw.preset("checkerboard").training.iterations
@@ -319,7 +319,7 @@ def preset(name: str) -> Config:
 
 
 def recipe_for(event_shape: tuple[int, ...]) -> Config:
-    """The default recipe for samples of a shape: vectors of length D, or images (C, H, W)."""
+    """Returns the default recipe for samples of a shape: (D,) for vectors, or (C, H, W) for images."""
     if len(event_shape) == 1:
         # Jumps between modes pay in few dimensions alone.
         return _TOY if event_shape[0] <= 3 else with_fields(_TOY, jump_proposals=0, sample_jump_proposals=None)

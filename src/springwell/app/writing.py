@@ -196,7 +196,7 @@ def _write_folder(drawing: Drawing, num: int, out: Path) -> dict[str, Any]:
             for i, image in enumerate(pictures.to_bytes(part) if main else (), first):
                 pictures.save_png(image, out / f"{i:06d}.png")
     except KeyboardInterrupt:
-        raise InterruptionError(f"interrupted; {out} keeps what there is: run the same command to go on") from None
+        raise InterruptionError(f"interrupted; {out} keeps what there is: run the same command to resume") from None
     return {"num": num, "shape": [num, *drawing.model.event_shape], "found": start}
 
 

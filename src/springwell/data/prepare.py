@@ -175,7 +175,7 @@ def prepare(request: Request, data: Arrays | Encoded, reporter: Reporter) -> dic
         advice = kept if (parts / "plan.json").is_file() else "choose another place"
         raise UnusableDataError(f"{out} cannot be written ({first_line(error)}); {advice}") from None
     except KeyboardInterrupt:
-        raise InterruptionError(f"interrupted; what is done is kept in {out}: run the same command to go on") from None
+        raise InterruptionError(f"interrupted; what is done is kept in {out}: run the same command to resume") from None
 
 
 def _write_splits(request: Request, data: Arrays | Encoded, reporter: Reporter) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def trained(config: Config, folder: Path, device: str, reporter: Reporter) -> Mo
     """The model of ``config``, trained in ``folder`` unless it is there already."""
     result = train_run(config, folder, device, reporter)
     if result.status == "interrupted":
-        raise InterruptionError(f"interrupted at iteration {result.iteration} of {folder}; run the same command to go on")
+        raise InterruptionError(f"interrupted at iteration {result.iteration} of {folder}; run the same command to resume")
     return load(folder)
 
 

@@ -112,7 +112,7 @@ def fit(task: Task, run: Run, accelerator: Accelerator, reporter: Reporter | Non
             if world == 1 or not any(words in str(error) for words in LOST_PEER):
                 raise
             what = "another process of this training ended"
-            raise InterruptionError(f"{run.path}: {what}; its checkpoints are kept: run the same command to go on") from None
+            raise InterruptionError(f"{run.path}: {what}; its checkpoints are kept: run the same command to resume") from None
 
 
 class _Attempt:

@@ -18,9 +18,9 @@ class TrainingOptions:
     """Optimisation."""
 
     iterations: Count = 2500
-    """Optimiser steps."""
+    """Number of optimiser steps."""
     batch: Annotated[int, Meta(ge=1, le=10_000_000)] = 512
-    """Samples per step, over all processes together."""
+    """Number of samples per step, over all processes together."""
     lr: Annotated[float, Meta(gt=0, le=1)] = 1e-2
     """Learning rate of Adam after warm-up."""
     lr_decay: Literal["constant", "cosine"] = "cosine"
@@ -32,37 +32,39 @@ class TrainingOptions:
     adam_eps: Annotated[float, Meta(gt=0, le=1)] = 1e-8
     """Adam's epsilon."""
     warmup: CountOrZero = 100
-    """Iterations over which the learning rate rises from 0."""
+    """Number of iterations over which the learning rate rises from 0."""
     idle_start: bool = False
-    """Let the learning rate of the first iteration be 0, as the authors' code does, and not one step above it."""
+    """Start with a learning rate of 0 in the first iteration, as the authors' code does, instead of one step above 0."""
     clip: Annotated[float, Meta(gt=0, le=1e9)] | None = 20.0
     """Clip the gradient's norm at this value. None: do not clip."""
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
-    """Share of every matrix and filter that is taken off per step, times the learning rate. It steadies a unet, which has no
-    spectral norms."""
+    """Weight decay of AdamW, for matrices and filters: each step multiplies them by 1 - lr * weight_decay. It stabilises a unet,
+    which has no spectral norms."""
     ema: Share = 0.995
-    """Decay of the exponential moving average of the weights, which is the model that is sampled and measured."""
+    """Decay of the exponential moving average of the weights. The averaged weights are the model that is sampled and
+    measured."""
     ema_warmup: bool = True
     """Let the average forget faster in the first iterations, so that it does not remember the untrained weights for long."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    """Everything random follows from it."""
+    """Seed of everything random in the run."""
     log_every: Count = 50
-    """Iterations between lines of metrics.jsonl."""
+    """Number of iterations between lines of metrics.jsonl."""
     checkpoint_every: Count = 500
-    """Iterations between checkpoints."""
+    """Number of iterations between checkpoints."""
     preview_every: CountOrZero = 1000
-    """Iterations between preview pictures. 0: none."""
+    """Number of iterations between preview pictures. 0: no previews."""
     fid_every: CountOrZero = 0
-    """Iterations between measurements of the FID, of images; they go to fid.jsonl. 0: none."""
+    """Number of iterations between measurements of the FID of images, which are written to fid.jsonl. 0: no measurements."""
     fid_samples: Annotated[int, Meta(ge=20, le=1_000_000)] = 2500
-    """Samples for each of them, the paper's number: too few for a FID to be quoted, enough for a curve."""
+    """Number of samples for each FID measured in training. The paper's 2500 are enough for a curve, but too few for an FID to
+    report."""
     keep: Count = 2
-    """Number of checkpoints kept."""
+    """Number of checkpoints to keep."""
     on_divergence: Literal["stop", "rollback"] = "rollback"
-    """What to do when training diverges. rollback: return to a good checkpoint and go on with other noise and a lower learning
-    rate (0.5, 0.1 and 0.01 of it), three times at most. stop: stop at once. A diverged state never overwrites a checkpoint."""
+    """What to do when training diverges. rollback: return to a good checkpoint and continue with other noise and a lower
+    learning rate (0.5, 0.1 and 0.01 of it), at most three times. stop: stop at once. A diverged state never overwrites a checkpoint."""
     accumulate: Count = 1
-    """Parts into which a batch is divided to save memory; gradients are summed before each optimiser step."""
+    """Number of parts into which a batch is divided to save memory. Gradients are summed before each optimiser step."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of convolutions and products. The energy head, springs and log-densities are always float32."""
     compile: bool = False

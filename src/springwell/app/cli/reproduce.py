@@ -22,11 +22,11 @@ class ReproduceCommand(cli.Command):
     """Make a figure or table of the paper, with its numbers in a file beside it."""
 
     name: tyro.conf.Positional[_Name]
-    """Figure or table to make. fig2: recovery likelihood against marginal short-run training; fig3: samples and densities of
-    every level; fig-logz: the paper's estimate of log Z on a T1k model; bpd: bits/dim of a T1k model and a ladder, over three seeds; ladder: the
-    adapted ladder against the authors' rule on images, at equal gradient evaluations; ablation: the paper's settings and the
-    ladder by FID, at equal gradient evaluations; longrun-hmc, longrun-nuts: more and more steps per level; table1, table3,
-    table-bpd: the paper's tables, filled from evaluated runs."""
+    """Figure or table to make. fig2: recovery likelihood against marginal short-run training; fig3: samples and densities
+    of every level; fig-logz: the paper's estimate of log Z on a T1k model; bpd: bits/dim of a T1k model and a ladder, over
+    three seeds; ladder: the adapted ladder against the authors' rule on images, at equal gradient evaluations; ablation:
+    the paper's settings and the ladder by FID, at equal gradient evaluations; longrun-hmc, longrun-nuts: more and more
+    steps per level; table1, table3, table-bpd: the paper's tables, filled from evaluated runs."""
     data: str | None = None
     """Data set of the figure. Default: checkerboard for fig3; digits for fig-logz and bpd, which also take any data set with a
     finished run DATA-t1k below --runs, such as cifar10; digits for ladder and ablation, which also take mnist; models that

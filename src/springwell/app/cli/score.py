@@ -131,7 +131,7 @@ def _score_sources(model: Model, command: ScoreCommand, context: cli.Context) ->
 def _ranked(
     model: Model, method: Method, found: dict[str, Scores], images: dict[str, Tensor], known: Callable[[], Scores]
 ) -> dict[str, Scores]:
-    """Returns the scores of a method; ``images`` has those of ``found`` and, under KNOWN, training images of density ``known``."""
+    """The scores of a method; ``images`` has those of ``found`` and, under KNOWN, training images of density ``known``."""
     import torch
 
     from springwell.evaluation.outliers import ranking, score_norms

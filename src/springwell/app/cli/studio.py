@@ -43,9 +43,7 @@ def studio_command(command: StudioCommand, context: cli.Context) -> dict[str, An
     threads = command.common.threads
     cli.in_range(("port", command.port, 0, 2**16 - 1), ("threads", threads, 1, 1024))
     if not is_loopback(command.host):
-        context.reporter.warn(
-            f"--host {command.host}: other machines can reach the studio; only the token protects it"
-        )
+        context.reporter.warn(f"--host {command.host}: other machines can reach the studio; only the token protects it")
     device = "cpu" if command.common.device == "auto" else command.common.device
 
     def ready(place: Place) -> None:
