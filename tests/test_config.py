@@ -66,9 +66,9 @@ def test_presets_are_valid_and_survive_json(name):
         ),
         ({"flip": True}, "network='mlp': takes vectors"),
         ({"precision": "bf16"}, "precision='bf16': works with network='resnet'"),
-        ({"compile": True}, "compile=True: for network='resnet'"),
+        ({"compile": True}, "compile=True: works with network='resnet'"),
         ({"num_steps": 0, "sample_steps": None}, "num_steps=0: there are no chains"),
-        ({"kernel": "none", "output_scale": "step"}, "output_scale='step': divides by a step size"),
+        ({"kernel": "none", "output_scale": "step"}, "output_scale='step': needs a step size"),
     ],
 )
 def test_values_out_of_range_are_named(values, words):

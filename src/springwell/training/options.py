@@ -38,8 +38,8 @@ class TrainingOptions:
     clip: Annotated[float, Meta(gt=0, le=1e9)] | None = 20.0
     """Clip the gradient's norm at this value. None: do not clip."""
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
-    """Weight decay of AdamW, for matrices and filters: each step multiplies them by 1 - lr * weight_decay. It stabilises a unet,
-    which has no spectral norms."""
+    """Weight decay of AdamW, for matrices and filters: each step multiplies them by 1 - lr * weight_decay. It stabilises a
+    unet, which has no spectral norms."""
     ema: Share = 0.995
     """Decay of the exponential moving average of the weights. The averaged weights are the model that is sampled and
     measured."""
@@ -62,7 +62,8 @@ class TrainingOptions:
     """Number of checkpoints to keep."""
     on_divergence: Literal["stop", "rollback"] = "rollback"
     """What to do when training diverges. rollback: return to a good checkpoint and continue with other noise and a lower
-    learning rate (0.5, 0.1 and 0.01 of it), at most three times. stop: stop at once. A diverged state never overwrites a checkpoint."""
+    learning rate (0.5, 0.1 and 0.01 of it), at most three times. stop: stop at once. A diverged state never overwrites a
+    checkpoint."""
     accumulate: Count = 1
     """Number of parts into which a batch is divided to save memory. Gradients are summed before each optimiser step."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
