@@ -156,8 +156,8 @@ def test_help_shows_the_options_that_apply(springwell):
     assert "RUN" in springwell("sample", "--help").stdout.splitlines()[0]
     # Lines of a docstring are joined, so that a box is filled whatever the source's line breaks are.
     words = " ".join(line.strip("│ ") for line in mnist.splitlines())
-    assert "noise: that of the level's noise, so that a U-Net adds" in words
-    assert any(line.rstrip("│ ").endswith("noise: that of the") for line in mnist.splitlines())
+    assert "noise: use the precision of the level's noise, so that a U-Net adds" in words
+    assert any(line.rstrip("│ ").endswith("noise: use the") for line in mnist.splitlines())
 
 
 def test_words_become_values():

@@ -165,7 +165,7 @@ def load_model(
         if mine == Path(run):
             context.reporter.say(f"{run}: the run in ./{run}; zoo:{run} is the model that ships")
         elif mine is not None:
-            context.reporter.say(f"{run}: the model that ships; {mine} is your own run")
+            context.reporter.say(f"{run}: the model that ships; {mine} is your run")
     folder = find(run)
     model = load_folder(folder, device=device or context.device(), warn=context.reporter.warn)
     if model.device.type == "cpu":

@@ -14,7 +14,7 @@ from springwell.errors import InterruptionError, UserError
 
 @dataclass(frozen=True)
 class LikelihoodCommand(cli.Command):
-    """Bound a model's log Z from below and from above, and with it the bits per dimension of data."""
+    """Bound a model's log Z from below and above, and with it the bits per dimension of data."""
 
     run: cli.ModelName
     data: cli.DataSpec = None
@@ -23,7 +23,7 @@ class LikelihoodCommand(cli.Command):
     num: int = 10_000
     """Number of data points; all of them if there are fewer."""
     tolerance: float = 0.01
-    """Gap between the bounds, in bits/dim, at which the command stops."""
+    """Widest gap between the bounds, in bits/dim, that counts as good enough."""
     densities: int = 64
     """Number of intermediate densities in the first round. Every further round has twice as many."""
     budget: int = 256

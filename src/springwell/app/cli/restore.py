@@ -15,7 +15,7 @@ from springwell.errors import UserError
 
 @dataclass(frozen=True)
 class RestoreCommand(cli.Command):
-    """Restore noisy, blurred or small images: draws samples of the posterior, their mean and standard deviation."""
+    """Restore noisy, blurred or small images: samples of the posterior, their mean and standard deviation."""
 
     run: cli.ModelName
     image: tyro.conf.Positional[str]
