@@ -202,3 +202,18 @@ def test_a_mixture_of_noises_is_their_weighted_sum_and_that_of_uniforms_goes_thr
     expected = torch.special.ndtr(w_1 * torch.special.ndtri(a) + w_2 * torch.special.ndtri(b))
     torch.testing.assert_close(found := mixed.uniform(5), expected)
     assert torch.equal(found[2], b[2])
+
+
+def test_keys_are_splitmix64_of_seed_stream_and_index():
+    """By integers without bounds: seeds, streams and samples keep their numbers from one version to the next."""
+    golden, num_words = 0x9E3779B97F4A7C15, 1 << 64
+
+    def mixed(word):
+        word %= num_words
+        word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % num_words
+        word = (word ^ (word >> 27)) * 0x94D049BB133111EB % num_words
+        return word ^ (word >> 31)
+
+    for seed, stream, index in itertools.product((0, 7), (0, 3, 2**50), (0, 5)):
+        expected = mixed(mixed(mixed(seed + golden) + golden * (stream + 1)) + golden * (index + 1))
+        assert int(Noise(seed, torch.tensor([index]), stream)._key) == _int64(expected)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from springwell.energy.prior import Prior
@@ -239,3 +240,14 @@ def test_an_objective_of_weight_zero_is_not_computed() -> None:
 
     loss_fn = Normalised(level_energy(), SCHEDULE, recovery=recovery)  # type: ignore[arg-type]
     assert bool(loss_fn(torch.randn(4, 2), Noise(0, torch.arange(4))).loss.isfinite().all())
+
+
+def test_a_focus_is_log_normal_around_three_tenths_unless_another_is_given() -> None:
+    """Cut off at the lowest and at the highest noise; the law is kept on a grid of 0.003 in log sigma."""
+    quantile = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
+    place = quantile * SCHEDULE.num_levels
+    loss_fn = Normalised(level_energy(), SCHEDULE, focus=Focus(1.0))
+    sigma, _ = loss_fn.draw_noise(place.long(), place % 1, torch.float64)
+    low, high = (float(end.log()) - math.log(0.3) for end in loss_fn.energy.sigma[[0, -1]])
+    expected = stats.truncnorm(low, high, loc=math.log(0.3)).ppf(quantile.numpy())
+    torch.testing.assert_close(sigma.log(), torch.from_numpy(expected), rtol=0, atol=3e-3)

@@ -119,6 +119,8 @@ def test_diffuse_and_pair_have_the_right_moments(name):
         lambda: NoiseSchedule.log_snr(4, -1, 2),
         lambda: NoiseSchedule.from_sigmas([]),
         lambda: NoiseSchedule.from_sigmas([0.5, 1.2]),
+        lambda: NoiseSchedule.from_sigmas([0.5, -0.5]),
+        lambda: NoiseSchedule.from_sigmas([0.5, 0.0]),
         lambda: NoiseSchedule.from_sigmas([0.5, 1.0]),
         lambda: NoiseSchedule.from_sigmas([0.5], initial_noise=1.0),
         lambda: NoiseSchedule.log_snr(4, 5, -5, initial_noise=0.9),

@@ -91,7 +91,7 @@ TESTS: dict[str, list[str]] = {
     "samplers/target": _CHAINS,
     "likelihood/annealed": _LOG_Z,
     "likelihood/bits": ["tests/likelihood/test_bits.py", "tests/likelihood/test_wires.py"],
-    "likelihood/bracket": _LOG_Z,
+    "likelihood/bracket": ["tests/likelihood/test_diffusion.py", *_LOG_Z],
     "likelihood/decoder": ["tests/likelihood/test_decoder.py"],
     "likelihood/diffusion": ["tests/likelihood/test_diffusion.py"],
     "likelihood/quadrature": ["tests/likelihood/test_bracket.py", "tests/test_model.py", "tests/evaluation/test_toy.py"],

@@ -130,6 +130,9 @@ def test_a_mixture_of_models_has_the_shares_asked_for():
     x = torch.linspace(-8, 8, 4001, dtype=torch.float64)[:, None]
     density = torch.exp(-mixture([left, right], [3.0, 1.0]).energy(x.float()).double())
     assert float(density[x[:, 0] < 0].sum() / density.sum()) == pytest.approx(0.75, abs=1e-4)
+    # The energy of the mixture is a log-density of y_0, as those of its parts are up to their log Z.
+    width = float(SCHEDULE.scale[0] * (x[1, 0] - x[0, 0]) / 2)
+    assert float(density.sum()) * width == pytest.approx(1, abs=1e-4)
 
 
 def test_compositions_that_cannot_be():
@@ -143,3 +146,9 @@ def test_compositions_that_cannot_be():
         product([one, "x"])
     with pytest.raises(UserError, match="one per model"):
         mixture([one, one], [1.0])
+
+
+def test_sweeps_are_counted_from_none():
+    assert product([gaussian(0.0, 1.0)], sweeps=0).sweeps == 0
+    with pytest.raises(UserError, match="sweeps=-1"):
+        product([gaussian(0.0, 1.0)], sweeps=-1)

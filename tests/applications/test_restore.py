@@ -7,9 +7,19 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 
 from springwell.applications.batches import Draws
-from springwell.applications.operators import average_pool, blur, box_kernel, checked, enlarged, gaussian_kernel, named_blur
+from springwell.applications.operators import (
+    average_pool,
+    blur,
+    box_kernel,
+    checked,
+    enlarged,
+    gaussian_kernel,
+    median_filter,
+    named_blur,
+)
 from springwell.applications.restore import Measurement, Posterior, restore
 from springwell.errors import UserError
 from springwell.generate import progressive
@@ -145,6 +155,12 @@ def test_operators():
     assert torch.equal(enlarged(x, (3, 8, 8)), x.repeat_interleave(2, 2).repeat_interleave(2, 3).repeat(1, 3, 1, 1))
     # Flat images stay flat up to the border, which is mirrored.
     torch.testing.assert_close(blur(kernel)(torch.full((2, 3, 8, 9), 0.7)), torch.full((2, 3, 8, 9), 0.7))
+
+
+def test_the_median_filter_is_that_of_scipy_on_images_of_any_shape():
+    x = Noise(0, torch.arange(2)).normal(3, 5, 8)
+    expected = ndimage.median_filter(x.numpy(), size=(1, 1, 3, 3), mode="reflect")
+    torch.testing.assert_close(median_filter(x), torch.from_numpy(expected), rtol=0, atol=0)
 
 
 def test_samples_of_a_model_and_their_summary():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from springwell.errors import DivergenceError, UserError
+from springwell.likelihood import annealed
 from springwell.likelihood.annealed import (
     Path,
     Plan,
@@ -214,3 +215,14 @@ def test_the_spread_beyond_which_the_jackknife_is_not_trusted():
     logs = (logs - logs.mean()) / logs.std()
     assert pooled(3.9 * logs)[0] == pytest.approx(float(log_mean(3.9 * logs)))
     assert pooled(4.1 * logs) == pytest.approx((0.0, 4.1 / math.sqrt(8)), abs=1e-12)
+
+
+def test_systems_are_resampled_at_one_uniform_and_equal_distances(monkeypatch):
+    places, plain = [], annealed.resampled
+    monkeypatch.setattr(annealed, "resampled", lambda log_w, place: places.append(place) or plain(log_w, place))
+    path, _, exact = gaussian(2)
+    walks(path, exact, 4, systems=3, chains=8)
+    assert places
+    for place in places:
+        assert bool((place[:, :1] > 0).all() & (place[:, :1] < 1 / 8).all())
+        torch.testing.assert_close(place.diff(dim=1), torch.full((3, 7), 1 / 8), check_dtype=False)

@@ -232,3 +232,13 @@ def test_one_density_is_a_budget():
 def test_the_box_of_the_plane_is_twelve_wide():
     """The integral of 1 by the rule: 513 nodes a side, each with a cell of (12 / 512)^2."""
     assert normaliser(lambda x: torch.zeros(len(x))).log_z == pytest.approx(2 * math.log(12 * 513 / 512))
+
+
+def test_batches_change_nothing_even_if_a_system_is_larger_than_one():
+    target = Mixture(ring(3, 1.0), 0.5)
+    small, large = (settings(5.0, chains=8, densities=4, budget=4, systems=4, batch=batch) for batch in (3, 4096))
+    sources = {"a": target.sample(small.num, 1)}
+    one, other = (bracket(plain_path(target, (2,)), sources, s) for s in (small, large))
+    for part in ("forward", "smc"):
+        assert getattr(one.rounds[-1], part).value == pytest.approx(getattr(other.rounds[-1], part).value)
+    assert one.value == pytest.approx(other.value)

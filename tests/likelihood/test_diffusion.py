@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from springwell.energy.prior import Prior
 from springwell.energy.residual import LevelEnergy, ResidualEnergy
 from springwell.likelihood.annealed import Plan, Walkers, estimate, log_mean
+from springwell.likelihood.bracket import Settings, bracket
 from springwell.likelihood.diffusion import Moves, NoisePath, denoising_walk, noising_walk, point
 from springwell.noise import Noise
 from springwell.samplers import hmc
@@ -231,3 +232,18 @@ def test_gradients_are_counted(num_leapfrog: int) -> None:
     moves = Moves(energy, num_leapfrog, [0.5] * 6) if num_leapfrog else None
     walk, _ = denoising_walk(energy, ladder(5), Noise(0, torch.arange(4)), moves=moves)
     assert walk.num_gradients == len(calls) - 1
+
+
+def test_a_bracket_along_the_noise_has_the_value_between_its_bounds() -> None:
+    """Levels that disagree, and draws that are exact: 3 coordinates in units of the schedule's level 0."""
+    schedule = NoiseSchedule.log_snr(9, 6.0, -6.0)
+    sigma = float(schedule.sigma_cum[0] / schedule.a_cum[0])
+    energy, std, log_z = wrong_gaussian(sigma)
+    path, settings = NoisePath(LevelEnergy(energy, schedule), schedule), Settings(0.5, 24, 24, systems=8, chains=64)
+    x = std * float(schedule.a_cum[0]) * Noise(1, torch.arange(160)).normal(3)
+    found = bracket(path, {"exact": x}, settings)
+    # f is a log-density of y_0 = scale_0 x_0.
+    wanted = log_z - 3 * math.log(float(schedule.scale[0]))
+    assert abs(found.value - wanted) <= 4 * found.standard_error < 0.1
+    assert found.lower.value - 3 * found.lower.standard_error <= wanted
+    assert wanted <= found.upper["exact"].value + 3 * found.upper["exact"].standard_error

@@ -1,11 +1,13 @@
 """The paper's estimator where every level is known."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from springwell.errors import UserError
+from springwell.likelihood import ratios
 from springwell.likelihood.ratios import level_ratios, tune_steps
 from springwell.schedule import NoiseSchedule
 from tests.exact import GaussianEnergy
@@ -47,3 +49,11 @@ def test_levels_without_spring_are_refused():
         level_ratios(
             GaussianEnergy(NoiseSchedule.linear(3)), NoiseSchedule.linear(3), (2,), noise(4), 0, torch.ones(3)
         ).estimate()
+
+
+def test_steps_of_all_levels_are_the_same_share_of_their_springs_if_those_of_the_pilot_are(monkeypatch):
+    """The pilot tunes some levels; between them the step over the spring's width is interpolated."""
+    monkeypatch.setattr(ratios, "tune_step_size", lambda kernel, target, y, first, *rest: SimpleNamespace(step_size=first / 5))
+    schedule = NoiseSchedule.from_sigmas([0.1 + 0.02 * t for t in range(30)], 0.05)
+    steps = tune_steps(GaussianEnergy(schedule), schedule, (2,))
+    torch.testing.assert_close(steps, 0.1 * schedule.sigma[1:], check_dtype=False)

@@ -182,3 +182,10 @@ def test_interpolation_is_exact_for_linear_functions_and_constant_beyond():
     assert interpolate(every, torch.tensor([0]), torch.tensor([1.5])).tolist() == [1.5] * len(every)
     twice = torch.tensor([0.0, 1.0, 1.0, 2.0])
     assert interpolate(twice, twice, twice).tolist() == twice.tolist()
+
+
+def test_a_group_of_one_chain_is_judged_like_any_other():
+    """Steps that are far too large, and no time to shorten them."""
+    short = Tuning(num_steps=2, max_rounds=1)
+    with pytest.warns(RuntimeWarning, match=r"acceptance .* after 2 steps, outside \[0.6, 0.9\]"):
+        tune_step_size(mala(), lambda y: -0.5 * y.square().sum(-1), torch.zeros(1, 20), 50.0, laws.noise(1, 0), tuning=short)

@@ -1,5 +1,7 @@
 """Sampling one conditional: closed-form posteriors, jumps between modes, adaptation."""
 
+import math
+
 import pytest
 import torch
 
@@ -168,3 +170,10 @@ def test_the_noise_of_the_ancestral_guess_is_the_posteriors_share():
     eps = torch.tensor([[1.7], [-0.6]], dtype=torch.float64)
     spread = SCHEDULE.posterior_share[t].sqrt() * SCHEDULE.sigma[1:][t]
     torch.testing.assert_close(conditional.ancestral(eps) - conditional.ancestral(0 * eps), spread[:, None] * eps)
+
+
+def test_a_candidate_is_drawn_by_its_weight_and_never_if_its_weight_is_no_number():
+    n, weight = 20_000, torch.tensor([0.1, math.nan, 0.6, 0.3])
+    chosen = choose(weight.log()[:, None].expand(4, n), Noise(0, torch.arange(n)))
+    for share, p in zip((torch.bincount(chosen, minlength=4) / n).tolist(), (0.1, 0.0, 0.6, 0.3), strict=True):
+        assert abs(share - p) <= 4 * math.sqrt(p * (1 - p) / n)

@@ -44,6 +44,11 @@ def test_step_sizes_must_be_positive(name, value):
         run(name, AtLevel(gaussian, 7), step=step)
 
 
+def test_the_step_size_that_is_named_is_the_one_that_is_bad():
+    with pytest.raises(UserError, match=r"step size -0.3 of chain 4: must be positive"):
+        run("mala", step=torch.tensor([0.5, 0.5, 0.5, 0.5, -0.3, 0.5]))
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_step_sizes_must_be_one_per_chain(name):
     with pytest.raises(UserError, match=r"step size: has shape \[4\]; needs \[6\]"):

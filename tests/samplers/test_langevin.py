@@ -113,3 +113,20 @@ def test_a_proposal_without_density_is_never_taken():
     assert bool(torch.isfinite(acceptance).all())
     assert 0.3 < float(acceptance.mean()) < 0.9
     assert stats.kstest(y.flatten().numpy(), stats.uniform(-1, 2).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("name", ["langevin", "mala"])
+def test_a_step_counts_the_gradients_that_it_takes(name):
+    evaluations = 0
+
+    def counted(y):
+        nonlocal evaluations
+        evaluations += 1
+        return gaussian(1.0)(y)
+
+    kernel = make_kernel(name)
+    state = kernel.init(torch.zeros(3, 2), counted)
+    # A kernel that begins with a gradient has it for its first step; the one that does not takes it there.
+    evaluations = 0
+    _, info = kernel.step(state, counted, torch.tensor(0.1), noise(3))
+    assert info.num_gradients == evaluations == 1
