@@ -54,13 +54,21 @@ def test_samples_are_compared_with_the_split(split):
     assert result["inception_score"] is None
 
 
+def test_samples_of_the_integrator_are_measured_where_its_evaluations_are_given():
+    model, network = small_model(), Tiny()
+    result = quality(model, open_source("digits@test"), network, 60, seed=4, evaluations=3)
+    samples = network(torch.from_numpy(to_bytes(model.sample(60, seed=4, evaluations=3))).permute(0, 3, 1, 2))
+    assert result["fid"] == pytest.approx(fid(samples, network(torch.from_numpy(digits("test")))), rel=1e-6)
+    assert result["evaluations"] == 3
+
+
 def test_an_interrupted_measurement_goes_on(tmp_path, monkeypatch):
     model, network, reference = small_model(), Tiny(), open_source("digits@train")
     drawn: list[int] = []
     whole = module.model_images
 
-    def few(name, model, num, seed):
-        images = whole(name, model, num, seed)
+    def few(name, model, num, seed, sampler):
+        images = whole(name, model, num, seed, sampler)
 
         def rows(start, stop):
             if len(drawn) == 2:

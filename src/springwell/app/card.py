@@ -109,7 +109,8 @@ def _measured(evaluation: dict[str, Any]) -> list[str]:
             lines.append(f"| {key} | {number} {_UNITS[key]} |" if key in _UNITS else f"| {key} | {number} |")
     if quality := evaluation.get("quality"):
         found = [line for line in metric_lines(quality) if "not computed" not in line]
-        lines += ["", f"By Inception, against {quality['reference']}, seed {quality['seed']}:", "", "```", *found, "```"]
+        how = f", {quality['evaluations']} gradients per sample (`--evaluations`)" if quality.get("evaluations") else ""
+        lines += ["", f"By Inception, against {quality['reference']}, seed {quality['seed']}{how}:", "", "```", *found, "```"]
     if "calibration" in evaluation:
         lines += [
             "",

@@ -8,6 +8,7 @@ from typing import Any
 from springwell.evaluation.inception import Inception
 from springwell.evaluation.metrics import features, fid, image_metrics, reference_features, warn_if_few
 from springwell.evaluation.sources import MOST, Images, model_images
+from springwell.integrate import Integrator
 from springwell.model import Model
 from springwell.progress import SILENT, Reporter
 from springwell.store.parts import Parts, key_of
@@ -21,6 +22,7 @@ def quality(
     seed: int = 0,
     reporter: Reporter = SILENT,
     parts: Path | None = None,
+    evaluations: int | None = None,
 ) -> dict[str, Any]:
     """Measures ``num`` samples; all processes call it together, and each draws its share.
 
@@ -32,14 +34,17 @@ def quality(
         seed: The seed of the samples.
         reporter: Receives progress updates.
         parts: A folder for what is done, from which an interrupted call goes on; whoever has the result removes it.
+        evaluations: Gradients per sample of an integrator, in place of draws level by level.
     """
+    sampler = model.sampler if evaluations is None else Integrator(evaluations)
     kept = None
     if parts is not None:
-        state = [model.fingerprint(), model.sampler.description(), model.denoise, seed, num, network.digest]
+        state = [model.fingerprint(), sampler.description(), model.denoise, seed, num, network.digest]
         kept = Parts(parts / key_of(state))
-    samples = features(model_images(f"{num:,} samples", model, num, seed), network, reporter, parts=kept)
+    samples = features(model_images(f"{num:,} samples", model, num, seed, sampler), network, reporter, parts=kept)
     measures = image_metrics(samples, reference_features(reference, network, reporter), network.fc, reporter)
-    return {"reference": reference.name, "seed": seed, "inception_sha256": network.digest, **measures}
+    how = {} if evaluations is None else {"evaluations": evaluations}
+    return {"reference": reference.name, "seed": seed, **how, "inception_sha256": network.digest, **measures}
 
 
 def only_fid(model: Model, reference: Images, network: Inception, num: int, reporter: Reporter) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from springwell.data.options import ImageOptions
 from springwell.data.pictures import to_bytes
 from springwell.data.spec import IMAGE_CHOICES, Spec, parse_source
 from springwell.errors import UserError
+from springwell.integrate import Integrator
+from springwell.level import LevelSampler
 from springwell.model import Model
 from springwell.progress import SILENT, Reporter
 
@@ -123,11 +125,11 @@ def array_images(name: str, rows: np.ndarray, num: int | None = None) -> Images:
     )
 
 
-def model_images(name: str, model: Model, num: int, seed: int = 0) -> Images:
-    """Samples of a model, as `springwell sample` writes them."""
+def model_images(name: str, model: Model, num: int, seed: int = 0, sampler: LevelSampler | Integrator | None = None) -> Images:
+    """Samples of a model, as `springwell sample` writes them; drawn by ``sampler``, if not as the model does."""
 
     def rows(start: int, stop: int) -> Tensor:
-        samples = torch.cat([x.cpu() for x in model.sample_batches(stop, seed, start=start)])
+        samples = torch.cat([x.cpu() for x in model.sample_batches(stop, seed, start=start, sampler=sampler)])
         return torch.from_numpy(to_bytes(samples)).permute(0, 3, 1, 2)
 
     return Images(name, num, model.event_shape, rows, together=min(model.automatic_batch(), _CHAINS))

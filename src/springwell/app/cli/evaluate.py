@@ -38,6 +38,9 @@ class EvaluateCommand(cli.Command):
     minute."""
     reference: Literal["train", "test"] = "train"
     """Images that the samples are compared with. Published FIDs use the training images."""
+    evaluations: cli.Number = None
+    """Number of gradients per sample for the FID and the measures like it, such as 18. A second-order integrator then replaces
+    the draws level by level."""
     inception: cli.File = None
     """Weights of the Inception network for the FID. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a
     download."""
@@ -97,6 +100,10 @@ def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, pro
     if num is not None and not 100 <= num <= limit:
         why = "" if images else " (the MMD compares all pairs)"
         raise UserError(f"--num {num}: out of range; use 100 ... {limit}{why}")
+    if command.evaluations is not None and not (images and command.fid):
+        why = "--no-fid measures none" if images else "vectors have none"
+        raise UserError(f"--evaluations {command.evaluations}: draws the samples of the FID; {why}; leave it out")
+    cli.at_least(("evaluations", command.evaluations, 2))
     # Data that cannot be opened are refused before a folder is made.
     data = open_model_data(model, reporter=context.reporter) if processes.main else None
     cli.writable(out)
@@ -111,7 +118,7 @@ def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, pro
     if network is not None:
         config = config_of(model)
         reference = open_source(f"{config.data}@{command.reference}", None, config.images, context.reporter)
-        found = quality(model, reference, network, num or MOST, seed, context.reporter, out / PARTS)
+        found = quality(model, reference, network, num or MOST, seed, context.reporter, out / PARTS, command.evaluations)
     if not processes.main:
         return {}
     result["weights"] = model.fingerprint()
@@ -233,7 +240,8 @@ def quality_lines(found: dict[str, Any]) -> list[str]:
     from springwell.evaluation.metrics import metric_lines
 
     first, *others = metric_lines(found)
-    return [f"{first}, {found['reference']}", *others]
+    how = f", {found['evaluations']} gradients each" if found.get("evaluations") else ""
+    return [f"{first}, {found['reference']}{how}", *others]
 
 
 def known_evaluation(path: Path) -> dict[str, Any]:
