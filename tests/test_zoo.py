@@ -12,7 +12,7 @@ import torch
 
 from springwell.app.api import find, load
 from springwell.app.build import config_of
-from springwell.app.card import training_command
+from springwell.app.card import training_command, training_commands
 from springwell.app.cli import parse
 from springwell.app.presets import PRESETS, preset
 from springwell.errors import UserError
@@ -176,6 +176,14 @@ def test_a_model_without_record_is_the_last_resort(run):
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_command_on_a_card_trains_that_config(name):
     assert training_command(preset(name)) == f"springwell train {name}"
+
+
+def test_a_card_names_every_training_that_one_model_needs():
+    both = ["springwell train mnist-start", "springwell train mnist --init-from runs/mnist-start"]
+    assert training_commands(preset("mnist")) == both
+    # What ships need not be trained again.
+    assert training_commands(preset("mnist-cond-start")) == ["springwell train mnist-cond-start --init-from mnist-density"]
+    assert training_commands(preset("digits")) == ["springwell train digits"]
 
 
 @pytest.mark.parametrize("config", [tiny(iterations=77), small_config(denoise=False), small_config(denoise=True)])

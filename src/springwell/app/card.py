@@ -10,9 +10,10 @@ from springwell.app.build import config_of
 from springwell.app.cli.evaluate import calibration_lines
 from springwell.app.cli.likelihood import likelihood_lines
 from springwell.app.config import Config, difference
-from springwell.app.presets import PRESETS
+from springwell.app.presets import PRESETS, TABLE
 from springwell.evaluation.metrics import metric_lines
 from springwell.model import Model
+from springwell.store import zoo
 from springwell.store.files import write_atomically
 
 DATA_NOTES = {
@@ -37,6 +38,17 @@ def training_command(config: Config) -> str:
             values = value if isinstance(value, list) else [value]
             words.append(f"--{flag} {shlex.join(map(str, values))}")
     return " ".join(words)
+
+
+def training_commands(config: Config) -> list[str]:
+    """The commands that train a config one after another: first what its preset begins with, if anything."""
+    command = training_command(config)
+    first = TABLE[command.split()[2]].begins_with
+    if not first:
+        return [command]
+    if first in zoo.names():
+        return [f"{command} --init-from {first}"]
+    return [*training_commands(PRESETS[first]), f"{command} --init-from runs/{first}"]
 
 
 def card(
@@ -93,7 +105,7 @@ def _introduction(model: Model, name: str | None) -> list[str]:
         "Trained by",
         "",
         "```sh",
-        training_command(config),
+        *training_commands(config),
         "```",
     ]
 

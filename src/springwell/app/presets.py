@@ -23,11 +23,13 @@ class Preset(NamedTuple):
         config: The recipe.
         about: A description in one sentence.
         minutes: Minutes of training on one CPU core, or None if unknown.
+        begins_with: The preset whose finished model this training is to begin with (--init-from), or nothing.
     """
 
     config: Config
     about: str
     minutes: float | None = None
+    begins_with: str = ""
 
 
 _TOY = with_fields(
@@ -149,6 +151,7 @@ def _small(base: Config, data: str, **values: Any) -> Config:
 
 
 _MNIST = _small(_FINE, "mnist", batch=16, iterations=25_000, lr=4e-3, preview_every=2000)
+_AGAIN = {"iterations": 30_000, "lr": 1.5e-3, "ema": 0.9995}
 
 # Energies that are log-densities. The initial noise is half the distance of two grey values, which costs a code nothing.
 _DENSITY = with_fields(
@@ -194,9 +197,18 @@ TABLE: dict[str, Preset] = {
         "8 x 8 digits, which come with scikit-learn, by Metropolis-tested chains.",
         9,
     ),
-    "mnist": Preset(_MNIST, "MNIST by 72 levels without chains and a U-Net.", 53),
-    "fashion-mnist": Preset(
+    "mnist-start": Preset(_MNIST, "MNIST by 72 levels without chains and a U-Net.", 53),
+    "mnist": Preset(
+        with_fields(_MNIST, **_AGAIN), "MNIST, longer: with --init-from a finished mnist-start.", 52, "mnist-start"
+    ),
+    "fashion-mnist-start": Preset(
         with_fields(_MNIST, data="fashion-mnist"), "Fashion-MNIST by 72 levels without chains and a U-Net.", 53
+    ),
+    "fashion-mnist": Preset(
+        with_fields(_MNIST, data="fashion-mnist", **_AGAIN),
+        "Fashion-MNIST, longer: with --init-from a finished fashion-mnist-start.",
+        52,
+        "fashion-mnist-start",
     ),
     "digits-density": Preset(
         with_fields(
@@ -227,15 +239,24 @@ TABLE: dict[str, Preset] = {
         with_fields(_DENSITY, iterations=15_000, lr=1e-3),
         "MNIST by an energy that knows its normaliser, for densities: with --init-from a finished mnist-density-start.",
         43,
+        "mnist-density-start",
     ),
     "fashion-mnist-density": Preset(
         with_fields(_DENSITY, data="fashion-mnist", atoms=((-1.0, -1.0),)),
         "Fashion-MNIST by an energy that knows its normaliser, for densities.",
         22,
     ),
-    "mnist-cond": Preset(
+    "mnist-cond-start": Preset(
         with_fields(_DENSITY, classes=_DIGITS, **_COARSE),
-        "MNIST by a density for every digit, and one for all, in one network.",
+        "MNIST by a density for every digit, and one for all, in one network: with --init-from mnist-density.",
+        48,
+        "mnist-density",
+    ),
+    "mnist-cond": Preset(
+        with_fields(_DENSITY, classes=_DIGITS, **_COARSE, iterations=12_000, lr=1e-3),
+        "MNIST by digits, longer: with --init-from a finished mnist-cond-start.",
+        60,
+        "mnist-cond-start",
     ),
     "fashion-mnist-cond": Preset(
         with_fields(_DENSITY, data="fashion-mnist", atoms=((-1.0, -1.0),), classes=_CLOTHES, **_COARSE),
@@ -283,9 +304,9 @@ TABLE: dict[str, Preset] = {
         with_fields(_T1K, objective="dsm", dsm_target="sample"), "The paper's ablation: T = 1000 by denoising score matching."
     ),
     "digits-t6": Preset(
-        _small(_T6, "digits", batch=64, iterations=2300, lr=1e-3, lr_decay="cosine", ema=0.99),
+        _small(_T6, "digits", batch=64, iterations=4600, lr=1e-3, lr_decay="cosine", warmup=1000, **AUTHORS),
         "8 x 8 digits by the paper's T = 6 and K = 30.",
-        30,
+        60,
     ),
     "digits-t1k": Preset(
         _small(_T1K, "digits", batch=128, iterations=2500, lr=2e-3, lr_decay="cosine", ema=0.995, dequantise=True),
@@ -293,7 +314,8 @@ TABLE: dict[str, Preset] = {
         8,
     ),
     "mnist-t6": Preset(
-        _small(_T6, "mnist", batch=64, iterations=6000, lr=1e-3, lr_decay="cosine"), "MNIST by the paper's T = 6 and K = 30."
+        _small(_T6, "mnist", batch=64, iterations=6000, lr=1e-3, lr_decay="cosine", warmup=1000, **AUTHORS),
+        "MNIST by the paper's T = 6 and K = 30.",
     ),
     "fashion-mnist-t1k": Preset(
         _small(_T1K, "fashion-mnist", batch=128, iterations=20_000, lr=2e-3, lr_decay="cosine"),
@@ -325,5 +347,4 @@ def recipe_for(event_shape: tuple[int, ...]) -> Config:
         return _TOY if event_shape[0] <= 3 else with_fields(_TOY, jump_proposals=0, sample_jump_proposals=None)
     if len(event_shape) != 3:
         raise UserError(f"data: have the shape {list(event_shape)} each; give vectors [N, D] or images [N, C, H, W]")
-    size = {1: "digits", 2: "mnist"}[1 if max(event_shape[1:]) <= 16 else 2]
-    return PRESETS[size]
+    return PRESETS["digits" if max(event_shape[1:]) <= 16 else "mnist-start"]

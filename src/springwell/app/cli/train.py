@@ -115,6 +115,8 @@ def train_command(command: TrainCommand | TableCommand, context: cli.Context) ->
     from springwell.store.run import Run
     from springwell.training.loop import Hooks
 
+    if (first := _begins_with(config)) and command.init_from is None and not command.out.exists():
+        context.reporter.say(f"begins with random weights; the model that ships began with {first}, by --init-from")
     hooks = Hooks(preview, _measure(config, context) if config.training.fid_every else None)
     context.fit_threads(lambda: step_operations(config))
     place = (command.out, command.common.device, context.reporter)
@@ -142,6 +144,11 @@ def train_command(command: TrainCommand | TableCommand, context: cli.Context) ->
     spent = f"{result.iteration} iterations, {result.seconds:.0f} s"
     context.tell(*evaluation_lines(out["evaluation"]), f"{result.run}: {spent}; pictures: {result.run / 'report.png'}")
     return out
+
+
+def _begins_with(config: Config) -> str:
+    """Returns what the preset of exactly this configuration begins with, or nothing."""
+    return next((row.begins_with for row in TABLE.values() if row.config == config), "")
 
 
 def _measure(config: Config, context: cli.Context) -> Callable[[Any], dict[str, Any]] | None:
