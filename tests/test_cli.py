@@ -128,8 +128,8 @@ def test_dry_run_prints_the_cost_and_writes_nothing(springwell, tmp_path):
 
 def test_presets_say_what_they_are_what_they_cost_and_which_ship(springwell):
     lines = {line.split()[0]: line for line in springwell("presets").stdout.splitlines() if line}
-    assert lines["mnist"].endswith("MNIST, longer: with --init-from a finished mnist-start.")
-    assert "52 min" in lines["mnist"]
+    assert lines["mnist"].endswith("MNIST by 72 levels without chains and a U-Net.")
+    assert "53 min" in lines["mnist"]
     assert " yes " in lines["mnist"]
     assert " yes " not in lines["two_spirals"]
     rows = last_json(springwell("presets", "--json"))["presets"]

@@ -179,10 +179,13 @@ def test_the_command_on_a_card_trains_that_config(name):
 
 
 def test_a_card_names_every_training_that_one_model_needs():
-    both = ["springwell train mnist-start", "springwell train mnist --init-from runs/mnist-start"]
-    assert training_commands(preset("mnist")) == both
+    both = [
+        "springwell train mnist-density-start",
+        "springwell train mnist-density --init-from runs/mnist-density-start",
+    ]
+    assert training_commands(preset("mnist-density")) == both
     # What ships need not be trained again.
-    assert training_commands(preset("mnist-cond-start")) == ["springwell train mnist-cond-start --init-from mnist-density"]
+    assert training_commands(preset("mnist-cond")) == ["springwell train mnist-cond --init-from mnist-density"]
     assert training_commands(preset("digits")) == ["springwell train digits"]
 
 

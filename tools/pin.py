@@ -36,7 +36,8 @@ def pins(name: str) -> dict[str, object]:
     """
     model = precise(name)
     num_levels = model.schedule.num_levels
-    y = sw.Noise(7, torch.arange(4)).normal(*model.event_shape).double()
+    # Rounded: processors differ in the last bit of a normal number, which a steep f multiplies.
+    y = (256 * sw.Noise(7, torch.arange(4)).normal(*model.event_shape).double()).round() / 256
     f = {t: model.f(y, t).tolist() for t in sorted({0, num_levels // 2, num_levels - 1})}
     samples = model.sample(2, seed=3).flatten(1)
     stride = -(-samples.shape[1] // 64)

@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+import springwell as sw
 from springwell.app.api import save
 from springwell.app.cli import main
 from springwell.app.config import to_dict, with_fields
 from springwell.app.presets import preset
 from springwell.data.pictures import to_bytes
+from springwell.energy.residual import Classes
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation import quality as module
 from springwell.evaluation.metrics import fid, kid
@@ -60,6 +62,28 @@ def test_samples_of_the_integrator_are_measured_where_its_evaluations_are_given(
     samples = network(torch.from_numpy(to_bytes(model.sample(60, seed=4, evaluations=3))).permute(0, 3, 1, 2))
     assert result["fid"] == pytest.approx(fid(samples, network(torch.from_numpy(digits("test")))), rel=1e-6)
     assert result["evaluations"] == 3
+
+
+def test_samples_given_their_class_are_as_many_of_each_class(tmp_path):
+    small = {"data": "digits", "width": 8, "multipliers": (1,), "num_levels": 4, "iterations": 2, "batch": 8, "unshuffle": 1}
+    model = sw.train(with_fields(preset("digits-density"), **small, classes=("all",)), out=tmp_path / "run")
+    with torch.no_grad():
+        for site in model.energy_function.modules():
+            if isinstance(site, Classes):
+                site.weight.normal_()
+    network = Tiny()
+    # 6 of every class, and the noise of a sample depends on its place alone.
+    parts = [model.given(c).sample(6 * (c + 1), seed=4)[6 * c :] for c in range(10)]
+    assert not torch.equal(parts[1], model.sample(12, seed=4)[6:])
+    samples = network(torch.from_numpy(to_bytes(torch.cat(parts))).permute(0, 3, 1, 2))
+    result = quality(model, open_source("digits@test"), network, 60, seed=4, by_class=True)
+    assert result["fid"] == pytest.approx(fid(samples, network(torch.from_numpy(digits("test")))), rel=1e-6)
+    assert result["by_class"]
+    # Parts that end inside a class.
+    images = module.model_images("model", [model.given(c) for c in range(10)], 60, seed=4)
+    assert torch.equal(torch.cat([images.rows(a, a + 15) for a in range(0, 60, 15)]), images.rows(0, 60))
+    with pytest.raises(UserError, match="knows no classes"):
+        quality(small_model(), open_source("digits@test"), network, 60, by_class=True)
 
 
 def test_an_interrupted_measurement_goes_on(tmp_path, monkeypatch):

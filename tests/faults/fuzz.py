@@ -320,12 +320,12 @@ def limits() -> Iterator[None]:
     def late(number: int, frame: object) -> None:
         raise TooLongError
 
-    kept = signal.signal(signal.SIGALRM, late)
+    kept = signal.signal(signal.SIGPROF, late)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, kept)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, kept)
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
@@ -339,7 +339,7 @@ def fuzz(name: str, number: int, seed: int = 0) -> tuple[Counter[str], list[str]
         for i in range(number):
             rng = random.Random(f"{seed} {name} {i}")
             data = mutated_json(rng, parser.seeds) if parser.structured and i % 2 else how(rng, parser.seeds)
-            signal.alarm(SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
             try:
                 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                     parser.read(data, folder)
@@ -355,7 +355,7 @@ def fuzz(name: str, number: int, seed: int = 0) -> tuple[Counter[str], list[str]
                     raise
                 bad.append(f"{name} {i}: {type(error).__name__}: {str(error)[:200]}")
             finally:
-                signal.alarm(0)
+                signal.setitimer(signal.ITIMER_PROF, 0)
     return counts, bad
 
 

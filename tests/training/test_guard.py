@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from springwell.app.presets import preset
+from springwell.app.presets import OURS, preset
 from springwell.errors import DivergenceError
 from springwell.progress import Silent
 from springwell.store.run import Run
@@ -276,7 +276,7 @@ def test_a_provoked_divergence_never_costs_a_checkpoint(tmp_path, name):
         config = changed(tiny(**values, lr=1.0), "sampler", num_steps=1, jump_proposals=0, start="noisy")
     else:
         base = preset("digits-t6")
-        config = changed(base, "training", **values, lr=100 * base.training.lr, lr_decay="constant")
+        config = changed(base, "training", **values, **OURS, lr=100 * base.training.lr, lr_decay="constant", ema=0.99)
         config = changed(changed(config, "network", width=8, spectral_norm=False), "sampler", num_steps=1)
     told = Listener()
     if name == "mlp":

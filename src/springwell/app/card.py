@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from springwell.app.build import config_of
-from springwell.app.cli.evaluate import calibration_lines
+from springwell.app.cli.evaluate import calibration_lines, drawn_how
 from springwell.app.cli.likelihood import likelihood_lines
 from springwell.app.config import Config, difference
 from springwell.app.presets import PRESETS, TABLE
@@ -43,7 +43,8 @@ def training_command(config: Config) -> str:
 def training_commands(config: Config) -> list[str]:
     """The commands that train a config one after another: first what its preset begins with, if anything."""
     command = training_command(config)
-    first = TABLE[command.split()[2]].begins_with
+    row = TABLE.get(command.split()[2])
+    first = row.begins_with if row else ""
     if not first:
         return [command]
     if first in zoo.names():
@@ -121,8 +122,8 @@ def _measured(evaluation: dict[str, Any]) -> list[str]:
             lines.append(f"| {key} | {number} {_UNITS[key]} |" if key in _UNITS else f"| {key} | {number} |")
     if quality := evaluation.get("quality"):
         found = [line for line in metric_lines(quality) if "not computed" not in line]
-        how = f", {quality['evaluations']} gradients per sample (`--evaluations`)" if quality.get("evaluations") else ""
-        lines += ["", f"By Inception, against {quality['reference']}, seed {quality['seed']}{how}:", "", "```", *found, "```"]
+        how = f"seed {quality['seed']}{drawn_how(quality)}"
+        lines += ["", f"By Inception, against {quality['reference']}, {how}:", "", "```", *found, "```"]
     if "calibration" in evaluation:
         lines += [
             "",

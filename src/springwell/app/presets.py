@@ -151,7 +151,6 @@ def _small(base: Config, data: str, **values: Any) -> Config:
 
 
 _MNIST = _small(_FINE, "mnist", batch=16, iterations=25_000, lr=4e-3, preview_every=2000)
-_AGAIN = {"iterations": 30_000, "lr": 1.5e-3, "ema": 0.9995}
 
 # Energies that are log-densities. The initial noise is half the distance of two grey values, which costs a code nothing.
 _DENSITY = with_fields(
@@ -197,18 +196,9 @@ TABLE: dict[str, Preset] = {
         "8 x 8 digits, which come with scikit-learn, by Metropolis-tested chains.",
         9,
     ),
-    "mnist-start": Preset(_MNIST, "MNIST by 72 levels without chains and a U-Net.", 53),
-    "mnist": Preset(
-        with_fields(_MNIST, **_AGAIN), "MNIST, longer: with --init-from a finished mnist-start.", 52, "mnist-start"
-    ),
-    "fashion-mnist-start": Preset(
-        with_fields(_MNIST, data="fashion-mnist"), "Fashion-MNIST by 72 levels without chains and a U-Net.", 53
-    ),
+    "mnist": Preset(_MNIST, "MNIST by 72 levels without chains and a U-Net.", 53),
     "fashion-mnist": Preset(
-        with_fields(_MNIST, data="fashion-mnist", **_AGAIN),
-        "Fashion-MNIST, longer: with --init-from a finished fashion-mnist-start.",
-        52,
-        "fashion-mnist-start",
+        with_fields(_MNIST, data="fashion-mnist"), "Fashion-MNIST by 72 levels without chains and a U-Net.", 53
     ),
     "digits-density": Preset(
         with_fields(
@@ -246,17 +236,11 @@ TABLE: dict[str, Preset] = {
         "Fashion-MNIST by an energy that knows its normaliser, for densities.",
         22,
     ),
-    "mnist-cond-start": Preset(
-        with_fields(_DENSITY, classes=_DIGITS, **_COARSE),
-        "MNIST by a density for every digit, and one for all, in one network: with --init-from mnist-density.",
-        48,
-        "mnist-density",
-    ),
     "mnist-cond": Preset(
-        with_fields(_DENSITY, classes=_DIGITS, **_COARSE, iterations=12_000, lr=1e-3),
-        "MNIST by digits, longer: with --init-from a finished mnist-cond-start.",
-        60,
-        "mnist-cond-start",
+        with_fields(_DENSITY, classes=_DIGITS, **_COARSE, iterations=40_000, ema=0.9995),
+        "MNIST by a density for every digit, and one for all, in one network: with --init-from mnist-density.",
+        70,
+        "mnist-density",
     ),
     "fashion-mnist-cond": Preset(
         with_fields(_DENSITY, data="fashion-mnist", atoms=((-1.0, -1.0),), classes=_CLOTHES, **_COARSE),
@@ -347,4 +331,4 @@ def recipe_for(event_shape: tuple[int, ...]) -> Config:
         return _TOY if event_shape[0] <= 3 else with_fields(_TOY, jump_proposals=0, sample_jump_proposals=None)
     if len(event_shape) != 3:
         raise UserError(f"data: have the shape {list(event_shape)} each; give vectors [N, D] or images [N, C, H, W]")
-    return PRESETS["digits" if max(event_shape[1:]) <= 16 else "mnist-start"]
+    return PRESETS["digits" if max(event_shape[1:]) <= 16 else "mnist"]

@@ -23,8 +23,11 @@ def quality(
     reporter: Reporter = SILENT,
     parts: Path | None = None,
     evaluations: int | None = None,
+    by_class: bool = False,
 ) -> dict[str, Any]:
     """Measures ``num`` samples; all processes call it together, and each draws its share.
+
+    Its nine arguments are what is measured, against what, by what, how much of it and how it is drawn.
 
     Args:
         model: A model of images.
@@ -35,15 +38,19 @@ def quality(
         reporter: Receives progress updates.
         parts: A folder for what is done, from which an interrupted call goes on; whoever has the result removes it.
         evaluations: Gradients per sample of an integrator, in place of draws level by level.
+        by_class: Whether samples are drawn given their class, the same number of each.
     """
+    drawn: list[Model] = [model.given(model.label_of(c)) for c in model.classes or (0,)] if by_class else [model]
     sampler = model.sampler if evaluations is None else Integrator(evaluations)
     kept = None
     if parts is not None:
-        state = [model.fingerprint(), sampler.description(), model.denoise, seed, num, network.digest]
+        state = [*(one.fingerprint() for one in drawn), sampler.description(), model.denoise, seed, num, network.digest]
         kept = Parts(parts / key_of(state))
-    samples = features(model_images(f"{num:,} samples", model, num, seed, sampler), network, reporter, parts=kept)
+    samples = features(model_images(f"{num:,} samples", drawn, num, seed, sampler), network, reporter, parts=kept)
     measures = image_metrics(samples, reference_features(reference, network, reporter), network.fc, reporter)
-    how = {} if evaluations is None else {"evaluations": evaluations}
+    how: dict[str, Any] = {} if evaluations is None else {"evaluations": evaluations}
+    if by_class:
+        how["by_class"] = True
     return {"reference": reference.name, "seed": seed, **how, "inception_sha256": network.digest, **measures}
 
 

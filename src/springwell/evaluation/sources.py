@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -125,14 +125,25 @@ def array_images(name: str, rows: np.ndarray, num: int | None = None) -> Images:
     )
 
 
-def model_images(name: str, model: Model, num: int, seed: int = 0, sampler: LevelSampler | Integrator | None = None) -> Images:
-    """Samples of a model, as `springwell sample` writes them; drawn by ``sampler``, if not as the model does."""
+def model_images(
+    name: str, model: Model | Sequence[Model], num: int, seed: int = 0, sampler: LevelSampler | Integrator | None = None
+) -> Images:
+    """Samples of a model, as `springwell sample` writes them; drawn by ``sampler``, if not as the model does.
+
+    Several models, such as those of all classes, are drawn one after another, each as often as the others or once more.
+    """
+    models = [model] if isinstance(model, Model) else list(model)
+    ends = [num * (i + 1) // len(models) for i in range(len(models))]
 
     def rows(start: int, stop: int) -> Tensor:
-        samples = torch.cat([x.cpu() for x in model.sample_batches(stop, seed, start=start, sampler=sampler)])
-        return torch.from_numpy(to_bytes(samples)).permute(0, 3, 1, 2)
+        found, first = [], start
+        for one, end in zip(models, ends, strict=True):
+            if first < (last := min(end, stop)):
+                found += [x.cpu() for x in one.sample_batches(last, seed, start=first, sampler=sampler)]
+                first = last
+        return torch.from_numpy(to_bytes(torch.cat(found))).permute(0, 3, 1, 2)
 
-    return Images(name, num, model.event_shape, rows, together=min(model.automatic_batch(), _CHAINS))
+    return Images(name, num, models[0].event_shape, rows, together=min(models[0].automatic_batch(), _CHAINS))
 
 
 def _array_file(text: str, spec: Spec, num: int, size: int | None, reporter: Reporter) -> Images:

@@ -41,6 +41,8 @@ class EvaluateCommand(cli.Command):
     evaluations: cli.Number = None
     """Number of gradients per sample for the FID and the measures like it, such as 18. A second-order integrator then replaces
     the draws level by level."""
+    by_class: cli.Flag = False
+    """Draw the samples of the FID given their class, the same number from each class, for models that know classes."""
     inception: cli.File = None
     """Weights of the Inception network for the FID. Default: $SPRINGWELL_INCEPTION, the user cache, the data root, or a
     download."""
@@ -104,6 +106,8 @@ def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, pro
         why = "--no-fid measures none" if images else "vectors have none"
         raise UserError(f"--evaluations {command.evaluations}: draws the samples of the FID; {why}; leave it out")
     cli.at_least(("evaluations", command.evaluations, 2))
+    if command.by_class and not model.classes:
+        raise UserError(f"--by-class: {command.run} knows no classes; leave it out")
     # Data that cannot be opened are refused before a folder is made.
     data = open_model_data(model, reporter=context.reporter) if processes.main else None
     cli.writable(out)
@@ -118,7 +122,8 @@ def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, pro
     if network is not None:
         config = config_of(model)
         reference = open_source(f"{config.data}@{command.reference}", None, config.images, context.reporter)
-        found = quality(model, reference, network, num or MOST, seed, context.reporter, out / PARTS, command.evaluations)
+        how = (out / PARTS, command.evaluations, command.by_class)
+        found = quality(model, reference, network, num or MOST, seed, context.reporter, *how)
     if not processes.main:
         return {}
     result["weights"] = model.fingerprint()
@@ -240,8 +245,13 @@ def quality_lines(found: dict[str, Any]) -> list[str]:
     from springwell.evaluation.metrics import metric_lines
 
     first, *others = metric_lines(found)
-    how = f", {found['evaluations']} gradients each" if found.get("evaluations") else ""
-    return [f"{first}, {found['reference']}{how}", *others]
+    return [f"{first}, {found['reference']}{drawn_how(found)}", *others]
+
+
+def drawn_how(found: dict[str, Any]) -> str:
+    """Returns how the samples of an FID were drawn, if not as the model does."""
+    gradients = f", {found['evaluations']} gradients each" if found.get("evaluations") else ""
+    return gradients + (", drawn class by class" if found.get("by_class") else "")
 
 
 def known_evaluation(path: Path) -> dict[str, Any]:
