@@ -163,7 +163,7 @@ class Returning(nn.Module):
     [
         (Bowl, "network: is the class Bowl; give an nn.Module"),
         (Returning(lambda module, y, t: y), r"network: returns torch.float32 \[2, 2\] at y \[2, 2\] and levels t = \[0, 3\]"),
-        (Returning(lambda module, y, t: None), "network: returns a NoneType"),
+        (Returning(lambda module, y, t: None), "network: returns None"),
         (Returning(lambda module, y, t: y.detach().sum(-1)), "network: has no gradient"),
         (Bowl().requires_grad_(False), "network: has no parameters that require a gradient"),
         (Returning(lambda module, y, t: module.level(t)[:, 0] + y.sum(-1)), "fails at .*IndexError: index out of range"),
@@ -191,7 +191,7 @@ def test_a_model_is_not_saved_over_a_run_or_a_file(own, points, tmp_path):
 
 def test_wrong_sources_of_models_are_one_sentence(own, tmp_path):
     for source, words in (
-        (None, "source: is a NoneType"),
+        (None, "source: is None"),
         (3, "source: is an int"),
         ("chekerboard", "did you mean checkerboard"),
     ):
@@ -215,6 +215,7 @@ def test_wrong_sources_of_models_are_one_sentence(own, tmp_path):
         ({"data": torch.full((100, 2), torch.nan)}, "not finite"),
         ({"data": np.zeros((100, 2))}, "constant"),
         ({"data": [1, 2, 3]}, "data: is a list"),
+        ({"data": torch.randn(100, 2), "init_from": 3}, "init_from: is an int"),
         ({"config": "checkerboard", "iteratons": 3}, "iteratons"),
         ({"config": "checkerboard", "iterations": -1}, "iterations=-1"),
     ],

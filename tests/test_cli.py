@@ -320,6 +320,10 @@ def test_a_run_remembers_its_data_and_may_be_measured_on_others(springwell, tmp_
     result = springwell("evaluate", "run", "--num", 100, "--device", "cpu", "--data", "npy:far.npy")
     assert "run-evaluation/evaluation.json" in result.stdout
     assert not (tmp_path / "run" / "evaluation.json").exists()
+    (tmp_path / "x.npy").rename(tmp_path / "y.npy")
+    result = springwell("evaluate", "run", "--num", 100, "--device", "cpu")
+    assert result.returncode == 2
+    assert "x.npy: no such file; where they have moved, evaluate, likelihood and score find them by --data" in result.stderr
 
 
 def test_more_iterations_extend_a_finished_run_and_weights_may_be_another_runs(springwell, finished, tmp_path):

@@ -210,9 +210,12 @@ def test_a_generator_serves_as_noise():
     [
         ({"kernel": "malla"}, "kernel='malla': unknown; choose langevin, mala, hmc, nuts"),
         ({"kernel": mala}, "kernel: is a function; give a Kernel or a name, for instance 'mala'"),
-        ({"kernel": None}, "kernel: is a NoneType; give a Kernel or a name"),
+        ({"kernel": None}, "kernel: is None; give a Kernel or a name"),
         ({"num_steps": -1}, "num_steps=-1: must be at least 0"),
         ({"jump_proposals": -2}, "jump_proposals=-2: must be at least 0"),
+        ({"step_size": -1}, "step_size=-1: must be positive and finite"),
+        ({"step_size": torch.tensor(-1.0)}, "step_size=tensor(-1.): must be positive and finite"),
+        ({"step_size": torch.tensor([0.1, torch.nan])}, "step_size=tensor([0.1000,    nan]): must be positive and finite"),
         ({"start": "cold"}, "start='cold': unknown; choose noisy, data, denoised"),
     ],
 )

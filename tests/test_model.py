@@ -252,7 +252,7 @@ def test_log_prob_in_three_dimensions_by_a_bracket_as_the_error_says():
         (lambda m: Model(m.energy_function, m.schedule, m.sampler, scale=torch.zeros(2)), "scale: has values"),
         (lambda m: Model(m.energy_function, m.schedule, m.sampler, torch.ones(2), event_shape=(3,)), "all need the shape"),
         (lambda m: Model(lambda y, t: y, m.schedule, m.sampler, event_shape=(2,)).sample(2), "returned shape"),
-        (lambda m: Model(lambda y, t: None, m.schedule, m.sampler, event_shape=(2,)).sample(2), "returned a NoneType"),
+        (lambda m: Model(lambda y, t: None, m.schedule, m.sampler, event_shape=(2,)).sample(2), "returned None"),
         (lambda m: Model(lambda y, t: y.detach().sum(-1), m.schedule, m.sampler, event_shape=(2,)).sample(2), "no gradient"),
     ],
 )
@@ -325,6 +325,21 @@ def test_wrong_shapes_types_and_levels_are_named():
         model.f(torch.zeros(3))
 
 
+@pytest.mark.parametrize("array", [np.ones((3, 2), ">f4"), np.ones((6, 2))[::-2], np.ones((2, 3), np.float32).T])
+def test_arrays_of_any_byte_order_and_strides(array):
+    model = Model(lambda y, t: -y.square().sum(-1), NoiseSchedule.log_snr(3), LevelSampler("mala", 2, 0.1), event_shape=(2,))
+    assert model.energy(array).tolist() == model.energy(torch.ones(3, 2)).tolist()
+    assert model.score(array).tolist() == model.score(torch.ones(3, 2)).tolist()
+
+
+@pytest.mark.parametrize("device", ["zz", "cuda:99", 1.5])
+def test_a_device_that_is_not_here_is_named(device):
+    model = Model(lambda y, t: -y.square().sum(-1), NoiseSchedule.log_snr(3), LevelSampler("mala", 2, 0.1), event_shape=(2,))
+    with pytest.raises(UserError, match=f"^device='{device}': not available here; use auto or cpu$"):
+        model.to(device)
+    assert model.to("cpu").device.type == "cpu"
+
+
 def test_wrong_parts_are_named():
     schedule, sampler = NoiseSchedule.log_snr(3), LevelSampler("mala", 2, 0.1)
 
@@ -332,10 +347,10 @@ def test_wrong_parts_are_named():
         return -y.square().sum(-1)
 
     for arguments, options, words in (
-        ((None, schedule, sampler), {"event_shape": (2,)}, "energy: is a NoneType; give a callable (y [N, ...], t [N]) -> [N]"),
+        ((None, schedule, sampler), {"event_shape": (2,)}, "energy: is None; give a callable (y [N, ...], t [N]) -> [N]"),
         ((energy, 3, sampler), {"event_shape": (2,)}, "schedule: is an int; give a NoiseSchedule"),
         ((energy, schedule, "mala"), {"event_shape": (2,)}, "sampler: is a str; give a LevelSampler"),
-        ((energy, schedule, None), {"event_shape": (2,)}, "sampler: is a NoneType; give a LevelSampler"),
+        ((energy, schedule, None), {"event_shape": (2,)}, "sampler: is None; give a LevelSampler"),
         ((energy, schedule, sampler), {}, "event_shape: is not given, and neither are shift and scale"),
         (
             (energy, schedule, sampler, torch.zeros(2), torch.ones(3)),

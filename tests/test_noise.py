@@ -4,12 +4,14 @@ import ast
 import itertools
 from pathlib import Path
 
+import pytest
 import torch
 from scipy import stats
 
 import springwell
 from springwell import noise as noise_module
 from springwell.applications.batches import _STREAMS
+from springwell.errors import UserError
 from springwell.evaluation.longrun import STREAMS_PER_RUN
 from springwell.likelihood.bracket import MAX_SOURCES
 from springwell.noise import MixedNoise, Noise, Stream, mix
@@ -217,3 +219,8 @@ def test_keys_are_splitmix64_of_seed_stream_and_index():
     for seed, stream, index in itertools.product((0, 7), (0, 3, 2**50), (0, 5)):
         expected = mixed(mixed(mixed(seed + golden) + golden * (stream + 1)) + golden * (index + 1))
         assert int(Noise(seed, torch.tensor([index]), stream)._key) == _int64(expected)
+
+
+def test_the_index_of_samples_is_a_tensor():
+    with pytest.raises(UserError, match=r"^index: is an int; give the number of every sample, such as torch.arange\(16\)$"):
+        Noise(0, 3)

@@ -139,3 +139,18 @@ def test_spread_levels_are_even_and_have_both_ends():
     assert spread_levels(1, 50) == [0]
     assert spread_levels(7, 1) == [0]
     assert spread_levels(0, 8) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: NoiseSchedule(3, torch.ones(3, dtype=torch.bool)), "sigma: is an int; give a tensor"),
+        (lambda: NoiseSchedule(torch.full((4,), 0.5), [True] * 3), "spring: is a list; give a tensor"),
+        (lambda: NoiseSchedule.log_snr(3, high="a"), "log-SNR a ... -5.0: must be numbers that fall"),
+        (lambda: NoiseSchedule.log_snr(3, -5, 5), "log-SNR -5 ... 5: must be numbers that fall"),
+    ],
+)
+def test_what_a_schedule_cannot_be_made_of(make, words):
+    with pytest.raises(UserError) as error:
+        make()
+    assert str(error.value).startswith(words)

@@ -9,7 +9,6 @@ def main() -> None:
 
         # Threads of OpenMP that wait by spinning take the cores from whoever else computes; torch reads this as it is imported.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        import os
         import signal
 
         def leave(signum: int, frame: object) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from springwell.errors import UserError
+
 OPERATIONS_PER_THREAD = 5e7
 
 
@@ -17,6 +19,16 @@ def automatic_device() -> str:
     """The accelerator, if there is one with float64, in which schedules and statistics are kept (Apple's has none)."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return "cpu" if found is None or found.type == "mps" else found.type
+
+
+def usable_device(name: torch.device | str) -> torch.device:
+    """The device of that name, or the best one for ``auto``; refuses one that is not here or has no float64."""
+    name = automatic_device() if name == "auto" else name
+    try:
+        float(torch.zeros(1, dtype=torch.float64, device=name))
+        return torch.device(name)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError):
+        raise UserError(f"device={str(name)!r}: not available here; use auto or cpu") from None
 
 
 def free_memory(device: torch.device) -> int | None:

@@ -42,7 +42,9 @@ class DivergenceError(RuntimeError):
 
 
 def kind_of(value: object) -> str:
-    """What a value is, for a message: ``an int``, ``a Tensor``, ``the class MyEnergy``."""
+    """What a value is, for a message: ``an int``, ``a Tensor``, ``the class MyEnergy``, ``None``."""
+    if value is None:
+        return "None"
     if isinstance(value, type):
         return f"the class {value.__name__}"
     name = type(value).__name__

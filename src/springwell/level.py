@@ -75,18 +75,13 @@ class LevelSampler:
             raise UserError(f"kernel: is {kind_of(self.kernel)}; give a Kernel or a name, for instance 'mala'")
         whole_number("num_steps", self.num_steps, 0)
         whole_number("jump_proposals", self.jump_proposals, 0)
-        if not isinstance(self.step_size, Tensor):
-            self._check_step_size()
-        if self.start not in get_args(Start):
-            raise UserError(f"start={self.start!r}: unknown; choose {', '.join(get_args(Start))}")
-
-    def _check_step_size(self) -> None:
-        """Makes a tensor of a list or an array of step sizes, and refuses what is not positive."""
         step_size = as_step_size(self.step_size).float()
         if not bool(((step_size > 0) & torch.isfinite(step_size)).all()):
             raise UserError(f"step_size={self.step_size!r}: must be positive and finite")
-        if step_size.ndim:
+        if step_size.ndim and not isinstance(self.step_size, Tensor):
             object.__setattr__(self, "step_size", step_size)
+        if self.start not in get_args(Start):
+            raise UserError(f"start={self.start!r}: unknown; choose {', '.join(get_args(Start))}")
 
     @property
     def tested(self) -> bool:
@@ -117,7 +112,7 @@ class LevelSampler:
 
     def check(self, schedule: NoiseSchedule) -> None:
         """Refuses a schedule that this sampler cannot draw from."""
-        if isinstance(self.step_size, Tensor) and self.step_size.ndim and len(self.step_size) != schedule.num_levels:
+        if isinstance(self.step_size, Tensor) and self.step_size.shape not in ((), (schedule.num_levels,)):
             raise UserError(f"step_size: has shape {list(self.step_size.shape)}; needs [{schedule.num_levels}], one per level")
         if bool(schedule.spring.all()):
             return

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from springwell.devices import free_memory, kept_tensors, out_of_memory
+from springwell.devices import free_memory, kept_tensors, out_of_memory, usable_device
 from springwell.energy.base import EnergyFunction, at_level, gradient_operations
 from springwell.energy.labelled import Labelled
 from springwell.energy.residual import LevelEnergy
@@ -35,6 +35,7 @@ from springwell.noise import Noise, Stream
 from springwell.samplers import langevin
 from springwell.samplers.checks import warn_if_collapsed
 from springwell.schedule import NoiseSchedule
+from springwell.shapes import as_tensor
 
 VECTOR_BATCH = 1024
 CPU_IMAGE_BATCH = 256
@@ -94,7 +95,7 @@ def _units(
     if len(set(shapes)) > 1:
         found = " and ".join(str(list(shape)) for shape in shapes)
         raise UserError(f"shift, scale and event_shape: have the shapes {found}; all need the shape of one sample")
-    tensors = {name: torch.as_tensor(value) for name, value in known.items()}
+    tensors = {name: as_tensor(value) for name, value in known.items()}
     device = next((value.device for value in tensors.values()), device)
     shift = tensors.get("shift", torch.zeros(shapes[0], device=device))
     scale = tensors.get("scale", torch.ones(shapes[0], device=device))
@@ -181,7 +182,8 @@ class Model:
         return self.sampler.steps(torch.arange(self.schedule.num_levels, device=self.device))
 
     def to(self, device: torch.device | str) -> Model:
-        """Moves the model in place."""
+        """Moves the model in place; ``auto`` is the best device there is."""
+        device = usable_device(device)
         self.schedule, self.sampler = self.schedule.to(device), self.sampler.to(device)
         self.shift, self.scale = self.shift.to(device), self.scale.to(device)
         if isinstance(self.energy_function, torch.nn.Module):
@@ -484,7 +486,7 @@ class Model:
             raise UserError(f"{name}: is {kind_of(x)}; give a tensor or an array [N, ...]")
         if isinstance(x, np.ndarray) and x.dtype.kind not in "fiub":
             raise UserError(f"{name}: is an array of {x.dtype}; give numbers")
-        x = torch.as_tensor(x)
+        x = as_tensor(x)
         if tuple(x.shape[1:]) != self.event_shape or x.ndim == 0:
             raise UserError(f"{name}: has shape {list(x.shape)}; needs [N, {', '.join(map(str, self.event_shape))}]")
         if not (x.is_floating_point() or x.dtype in (torch.int16, torch.int32, torch.int64)):
@@ -530,7 +532,7 @@ class Model:
         self.standardised(x)
         differentiable = isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()
         with torch.enable_grad(), torch.inference_mode(False):
-            x = torch.as_tensor(x).to(self.shift)
+            x = as_tensor(x).to(self.shift)
             x = x if differentiable else x.detach().clone().requires_grad_()
             (grad,) = torch.autograd.grad(self._level_f(x, level).sum(), x, create_graph=differentiable)
         return grad

@@ -112,6 +112,8 @@ class Noise:
         ahead: int = 1,
         dtype: torch.dtype = torch.float32,
     ):
+        if not isinstance(index, Tensor):
+            raise UserError(f"index: is {kind_of(index)}; give the number of every sample, such as torch.arange(16)")
         self.ahead, self.dtype = ahead, dtype
         root, branch = (
             value if isinstance(value, Tensor) else torch.tensor([_signed(value)], device=index.device)

@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from springwell.errors import UserError, whole_number
+from springwell.errors import UserError, kind_of, whole_number
 from springwell.noise import Noise
 from springwell.shapes import expand
 
@@ -45,6 +45,9 @@ class NoiseSchedule:
 
     def __post_init__(self) -> None:
         sigma, spring = self.sigma, self.spring
+        for name, values in (("sigma", sigma), ("spring", spring)):
+            if not isinstance(values, Tensor):
+                raise UserError(f"{name}: is {kind_of(values)}; give a tensor, or use NoiseSchedule.from_sigmas([0.3, 0.6])")
         if sigma.ndim != 1 or len(sigma) < 2 or spring.shape != (len(sigma) - 1,):
             shapes = f"sigma {list(sigma.shape)} and spring {list(spring.shape)}"
             raise UserError(f"schedule: {shapes} do not fit; give T+1 and T values, T >= 1")
@@ -123,8 +126,12 @@ class NoiseSchedule:
         ``initial_noise`` replaces the noise of x_0 that ``high`` implies; 0 leaves the data as they are.
         """
         num_levels = whole_number("num_levels", num_levels, 1)
-        if not high > low:
-            raise UserError(f"log-SNR {high} ... {low}: must fall from the clean end to the noisy one")
+        try:
+            falls = high > low
+        except TypeError:
+            falls = False
+        if not falls:
+            raise UserError(f"log-SNR {high} ... {low}: must be numbers that fall from the clean end to the noisy one")
         noise = torch.sigmoid(-torch.linspace(high, low, num_levels + 1, dtype=torch.float64)).sqrt()
         if initial_noise is not None:
             noise[0] = initial_noise

@@ -1,9 +1,15 @@
-"""The two operations that every module needs on batches of samples of any shape ``[N, ...]``."""
+"""What every module needs of batches of samples of any shape ``[N, ...]``."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
+
+
+def as_tensor(x: Tensor | np.ndarray) -> Tensor:
+    """A tensor as it is, or a copy of an array, whose byte order and strides may be ones that torch does not take."""
+    return x if isinstance(x, Tensor) else torch.from_numpy(np.array(x, x.dtype.newbyteorder("="), order="C"))
 
 
 def expand(values: Tensor, x: Tensor) -> Tensor:

@@ -148,7 +148,7 @@ def test_checks_leave_values_and_number_of_evaluations_alone(name):
         ({"step_size": "a"}, "step_size='a': is not a number"),
         ({"num_steps": 2.5}, "num_steps=2.5: is not a whole number"),
         ({"num_steps": -1}, "num_steps=-1: must be at least 0"),
-        ({"logdensity": lambda y: None}, "log-density: returned a NoneType"),
+        ({"logdensity": lambda y: None}, "log-density: returned None"),
         ({"logdensity": lambda y: y.detach().sum(-1)}, "log-density: has no gradient"),
     ],
 )

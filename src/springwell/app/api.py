@@ -166,6 +166,8 @@ def train_run(
             data = open_data(config.data, config.images, reporter, config.labels.label_column)
     config = with_classes(config, data)
     if init_from is not None and not isinstance(init_from, Model):
+        if not isinstance(init_from, (str, Path)):
+            raise UserError(f"init_from: is {kind_of(init_from)}; give a Model, or the path or name of one")
         init_from = load(init_from, network, warn=reporter.warn)
     task = build_task(config, data, network, init_from)
     if accelerator.is_main_process:
@@ -186,7 +188,7 @@ def load(
         source: A run directory or a folder that ``model.save`` wrote; the name of a model that ships with springwell, also as
             ``zoo:NAME``; or ``owner/name`` or ``owner/name@revision`` on the Hugging Face hub.
         network: Your own network, if the model was trained with one; its weights are overwritten.
-        device: Device of the model.
+        device: Device of the model: ``auto``, ``cpu``, ``cuda``, ...
         warn: Receives a line about every damaged file that is skipped.
         **hub: Options of ``huggingface_hub.snapshot_download``, such as ``token`` or ``cache_dir``.
 

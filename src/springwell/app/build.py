@@ -272,7 +272,11 @@ def measurable_data(model: Model, reporter: Reporter = SILENT) -> Measurable:
 def open_model_data(model: Model, images: ImageOptions | None = None, reporter: Reporter = SILENT) -> DataSource:
     """The data that a model is measured on, in its coordinates, read as ``images`` says instead of as in training."""
     config = config_of(model)
-    data = open_data(config.data, images or config.images, reporter, config.labels.label_column)
+    try:
+        data = open_data(config.data, images or config.images, reporter, config.labels.label_column)
+    except UserError as error:
+        moved = "; where they have moved, evaluate, likelihood and score find them by --data"
+        raise UserError(f"{error}{moved if 'no such file' in str(error) else ''}") from None
     if data.event_shape != model.event_shape:
         shapes = f"{list(data.event_shape)}, the model's {list(model.event_shape)}"
         raise UserError(f"data={config.data!r}: its samples have shape {shapes}; give data of the model's shape")

@@ -117,7 +117,8 @@ class Run:
             if name == GROWING and mine[name] > theirs[name]:
                 continue
             held, asked = (f"{name}={values.get(name)!r}" for values in (theirs, mine))
-            raise UserError(f"{self.path}: holds a run with {held}, not {asked}; choose another folder or the same value")
+            usable = "the same value or more" if name == GROWING else "the same value"
+            raise UserError(f"{self.path}: holds a run with {held}, not {asked}; choose another folder or {usable}")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""

@@ -82,19 +82,10 @@ class Context:
 
     def device(self) -> str:
         """Returns the device for commands that do not train."""
-        import torch
+        from springwell.devices import usable_device
 
         self.set_threads()
-        name = self.common.device
-        if name == "auto":
-            from springwell.devices import automatic_device
-
-            return automatic_device()
-        try:
-            float(torch.zeros(1, dtype=torch.float64, device=name))
-        except (RuntimeError, AssertionError, TypeError, NotImplementedError):
-            raise UserError(f"--device {name}: not available here; use auto or cpu") from None
-        return name
+        return str(usable_device(self.common.device))
 
     @contextlib.contextmanager
     def processes(self) -> Iterator[Processes]:
