@@ -75,16 +75,16 @@ def _shrink_texts(figure: Any) -> None:
             text.set_fontsize(min(_TITLE, text.get_fontsize()))
 
 
-def panel_grid(limit: float = LIMIT) -> Tensor:
+def panel_grid() -> Tensor:
     """The points at which panels show densities ``[M, 2]``."""
-    return plane_grid(limit, _CELLS)
+    return plane_grid(LIMIT, _CELLS)
 
 
-def draw_density(ax: Any, log_value: Tensor, limit: float = LIMIT, title: str = "") -> None:
+def draw_density(ax: Any, log_value: Tensor, title: str = "") -> None:
     """A density given by its log at :func:`panel_grid`, each panel on its own scale."""
     value = (log_value - log_value[torch.isfinite(log_value)].max()).exp().nan_to_num(0).view(_CELLS + 1, _CELLS + 1).T
     top = float(value.flatten().quantile(0.998))
-    where = {"origin": "lower", "extent": (-limit, limit, -limit, limit)}
+    where = {"origin": "lower", "extent": (-LIMIT, LIMIT, -LIMIT, LIMIT)}
     ax.imshow(value.cpu(), cmap="magma", vmin=0, vmax=top or 1, interpolation="bilinear", **where)
     ax.set(title=title)
 
@@ -141,11 +141,11 @@ def largest(*values: Tensor) -> float:
     return 1.05 * max(float(x.abs().max()) for x in values)
 
 
-def data_log_density(data: str, a: float, sigma: float, limit: float = LIMIT) -> Tensor:
-    return log_density(toy_data(data), panel_grid(limit), a, sigma)
+def data_log_density(data: str, a: float, sigma: float) -> Tensor:
+    return log_density(toy_data(data), panel_grid(), a, sigma)
 
 
-def level_log_density(model: Model, t: int, limit: float = LIMIT) -> Tensor:
+def level_log_density(model: Model, t: int) -> Tensor:
     """Unnormalised log-density of x_t on the panel's grid (standardised coordinates)."""
     scale = float(model.schedule.scale[t])
 
@@ -153,7 +153,7 @@ def level_log_density(model: Model, t: int, limit: float = LIMIT) -> Tensor:
         with torch.no_grad():
             return model.f(scale * x.to(model.device), t).cpu()
 
-    return evaluate(f, panel_grid(limit))
+    return evaluate(f, panel_grid())
 
 
 def report(model: Model, samples: Tensor, path: Path, title: str = "") -> Path:
@@ -255,10 +255,10 @@ def _over_steps(ax: Any, runs: list[Any], marginal: list[Any], name: str, title:
     ax.legend(fontsize=6)
 
 
-def long_samples(path: Path, samples: dict[str, Tensor], columns: int = 16) -> Path:
+def long_samples(path: Path, samples: dict[str, Tensor]) -> Path:
     """Rows of the same samples after more and more steps."""
     figure, axes = new_figure(len(samples), 1, 1.0)
-    columns = min(columns, max(map(len, samples.values())))
+    columns = min(16, max(map(len, samples.values())))
     figure.set_size_inches(0.45 * columns + 0.8, 0.5 * len(samples) + 0.1)
     figure.get_layout_engine().set(w_pad=0.08)
     for ax, (name, x) in zip(axes[:, 0], samples.items(), strict=True):

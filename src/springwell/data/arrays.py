@@ -25,29 +25,26 @@ FEWEST = 20
 HELD_OUT = 10
 
 
-def array_source(
-    data: Tensor | np.ndarray | Dataset[Any] | tuple[Any, Any], images: ImageOptions | None = None, name: str = "data"
-) -> DataSource:
+def array_source(data: Tensor | np.ndarray | Dataset[Any] | tuple[Any, Any], images: ImageOptions | None = None) -> DataSource:
     """Batches of the rows of ``data``; every tenth row is held out.
 
     Args:
         data: Vectors ``[N, D]``, which are standardised, or images ``[N, C, H, W]``: bytes, or floats in [-1, 1]. A pair
             (data, labels ``[N]``), or a Dataset of such pairs, has labels too.
         images: How images are read; flips and dequantisation.
-        name: What errors call the data.
     """
-    array, labels = _with_labels(data, name)
+    array, labels = _with_labels(data)
     if array.ndim not in (2, 4) or 0 in array.shape[1:] or array.dtype.kind not in "fiu":
         shape = f"{array.dtype} {list(array.shape)}"
-        raise UserError(f"{name}: found {shape}; needs numbers of shape [N, D], or images [N, C, H, W]")
+        raise UserError(f"data: found {shape}; needs numbers of shape [N, D], or images [N, C, H, W]")
     if len(array) < FEWEST:
-        raise UserError(f"{name}: has {len(array)} rows; needs at least {FEWEST}")
+        raise UserError(f"data: has {len(array)} rows; needs at least {FEWEST}")
     if array.ndim == 4:
-        return _images(array, images or ImageOptions(), name, labels)
-    return vector_source(array, name, labels)
+        return _images(array, images or ImageOptions(), labels)
+    return vector_source(array, "data", labels)
 
 
-def _with_labels(data: Any, name: str) -> tuple[np.ndarray, list[str]]:
+def _with_labels(data: Any) -> tuple[np.ndarray, list[str]]:
     """The rows, and the names of their classes, if they have any."""
     labels: Any = ()
     if isinstance(data, tuple) and len(data) == 2:
@@ -56,14 +53,14 @@ def _with_labels(data: Any, name: str) -> tuple[np.ndarray, list[str]]:
         first = data[0]
         if isinstance(first, (tuple, list)) and len(first) > 1 and np.ndim(first[1]) == 0:
             labels = [data[i][1] for i in range(len(data))]
-    array = _array(data, name)
+    array = _array(data)
     values = [str(value) for value in np.asarray(labels).tolist()]
     if values and len(values) != len(array):
-        raise UserError(f"{name}: has {len(array)} rows and {len(values)} labels; give one label per row")
+        raise UserError(f"data: has {len(array)} rows and {len(values)} labels; give one label per row")
     return array, values
 
 
-def _array(data: Any, name: str) -> np.ndarray:
+def _array(data: Any) -> np.ndarray:
     if isinstance(data, Tensor):
         # numpy has no bfloat16.
         return (data.float() if data.dtype == torch.bfloat16 else data).detach().cpu().numpy()
@@ -76,16 +73,16 @@ def _array(data: Any, name: str) -> np.ndarray:
         try:
             return np.stack([np.asarray(row) for row in rows])
         except ValueError as error:
-            raise UserError(f"{name}: its rows cannot be stacked ({error}); give rows of one shape") from None
-    raise UserError(f"{name}: is {kind_of(data)}; give a tensor, a numpy array or a torch Dataset [N, ...]")
+            raise UserError(f"data: its rows cannot be stacked ({error}); give rows of one shape") from None
+    raise UserError(f"data: is {kind_of(data)}; give a tensor, a numpy array or a torch Dataset [N, ...]")
 
 
-def _images(array: np.ndarray, images: ImageOptions, name: str, labels: Sequence[str]) -> DataSource:
+def _images(array: np.ndarray, images: ImageOptions, labels: Sequence[str]) -> DataSource:
     if array.shape[1] not in (1, 3):
-        raise UserError(f"{name}: has {array.shape[1]} channels; needs images [N, C, H, W] with C = 1 or 3")
+        raise UserError(f"data: has {array.shape[1]} channels; needs images [N, C, H, W] with C = 1 or 3")
     if array.dtype != np.uint8:
         if array.dtype.kind != "f" or not bool(np.isfinite(array).all()) or np.abs(array).max() > 1:
-            raise UserError(f"{name}: holds {array.dtype} images; needs bytes, or finite floats in [-1, 1]")
+            raise UserError(f"data: holds {array.dtype} images; needs bytes, or finite floats in [-1, 1]")
         array = np.round((array + 1) * 127.5).astype(np.uint8)
     held = np.arange(len(array)) % HELD_OUT == HELD_OUT - 1
     return image_source(Arrays(array[~held], array[held], labels=(lambda: _divided(labels)) if labels else None), images)

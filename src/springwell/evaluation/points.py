@@ -56,9 +56,7 @@ def must_dequantise(model: Model) -> bool:
     return float(model.schedule.sigma_cum[0]) == 0
 
 
-def evaluation_points(
-    model: Model, data: Measurable, num: int, split: Split = "test", seed: int = 0, stream: int = Stream.POINTS
-) -> Points:
+def evaluation_points(model: Model, data: Measurable, num: int, split: Split = "test", seed: int = 0) -> Points:
     """The first ``num`` of the test split, or training data drawn at random.
 
     Args:
@@ -67,9 +65,8 @@ def evaluation_points(
         num: How many; no more than there are.
         split: ``test`` or ``train``.
         seed: The seed of the noise and of the drawing.
-        stream: The number of the noise's stream.
     """
-    x, x_0 = noisy_data(model, data, num, split, seed, stream)
+    x, x_0 = noisy_data(model, data, num, split, seed)
     return Points(x_0, _log_volume(model, data, x, x_0), data.source.cell, data.dequantised)
 
 

@@ -65,6 +65,8 @@ WIDE = 4.0
 # HMC steps take a random share of the tuned step, in [1 - JITTER, 1]: a trajectory of half a period would come out at -x, where
 # every symmetric energy is what it was.
 JITTER = 0.4
+# How a pilot finds step sizes at every stop, and its first guess, in units of the standard normal.
+TUNING, FIRST_STEP = Tuning(num_steps=10), 0.5
 _LEAPFROGS = (1, 2, 4, 8)
 _JUDGED_STOPS, _JUDGED_STEPS = 5, 4
 
@@ -201,9 +203,6 @@ def pilot(
     path: Path,
     noise: Noise,
     num_leapfrog: int | None = None,
-    num_positions: int | None = None,
-    tuning: Tuning = Tuning(num_steps=10),  # noqa: B008 (a tuple)
-    step_size: float = 0.5,
     watch: Callable[[], None] = lambda: None,
 ) -> Plan:
     """Walks the path once with few chains, tunes their step size at every stop and measures how long the path is.
@@ -212,12 +211,9 @@ def pilot(
         path: The path.
         noise: For the pilot's chains.
         num_leapfrog: L of the HMC steps. Default: of 1, 2, 4 and 8 the one with the least variance per gradient.
-        num_positions: Stops after the start. Default: those of the path.
-        tuning: How step sizes are found at every stop.
-        step_size: First guess, in units of the standard normal.
         watch: Called after every stop.
     """
-    num_positions = num_positions or path.pilot_stops - 1
+    num_positions = path.pilot_stops - 1
     position = torch.linspace(0, path.length, num_positions + 1, dtype=torch.float64)
     position = position.round() if num_positions <= path.length else position
     kernel, x = hmc(num_leapfrog or 2), noise.normal(*path.event_shape)
@@ -227,11 +223,11 @@ def pilot(
     judged = {round((i + 0.5) * num_positions / _JUDGED_STOPS) for i in range(_JUDGED_STOPS)} if num_leapfrog is None else set()
     for i, s in enumerate(position.tolist()):
         here = path.at(s, len(x))
-        first = torch.tensor([steps[-1] if steps else step_size], device=x.device)
+        first = torch.tensor([steps[-1] if steps else FIRST_STEP], device=x.device)
         with warnings.catch_warnings():
             # Of few chains at many stops some miss the band by a little; only chains that stand still are an error.
             warnings.simplefilter("ignore", RuntimeWarning)
-            rounds = tuning if i == 0 else tuning._replace(max_rounds=2)
+            rounds = TUNING if i == 0 else TUNING._replace(max_rounds=2)
             tuned = tune_step_size(kernel, here, x, first, noise, tuning=rounds)
         if not float(tuned.acceptance) > COLLAPSED:
             found = f"acceptance {float(tuned.acceptance):.3g} at step size {float(tuned.step_size):.3g}"
@@ -292,9 +288,9 @@ class Walk(NamedTuple):
     partial: Tensor
 
 
-def log_mean(log_w: Tensor, dim: int = -1) -> Tensor:
-    """log mean exp along ``dim``."""
-    return log_w.logsumexp(dim) - math.log(log_w.shape[dim])
+def log_mean(log_w: Tensor) -> Tensor:
+    """log mean exp along the last dimension."""
+    return log_w.logsumexp(-1) - math.log(log_w.shape[-1])
 
 
 def effective_share(log_w: Tensor) -> Tensor:
@@ -319,6 +315,46 @@ def resampled(log_w: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
     due = effective_share(log_w) < RESAMPLE_BELOW
     chosen = torch.where(due[:, None], picked(log_w, place), torch.arange(n, device=log_w.device))
     return (chosen + n * torch.arange(num_systems, device=log_w.device)[:, None]).flatten(), due
+
+
+class LogWeights:
+    """The log-weights of R systems of n chains on their way, and what resampling has taken out of them.
+
+    Attributes:
+        log_w: ``[R, n]``, since the last resampling of each system.
+        log_z: ``[R]``: what resampling has taken out.
+        least: ``[R]``: the least effective number before a resampling, as a share of n.
+        partial: The log-estimate ``[R]`` after every increment.
+    """
+
+    def __init__(self, num_systems: int, num_chains: int, device: torch.device):
+        self.shape = num_systems, num_chains // num_systems
+        self.log_w = torch.zeros(self.shape, dtype=torch.float64, device=device)
+        self.log_z, self.least = torch.zeros_like(self.log_w[:, 0]), torch.ones_like(self.log_w[:, 0])
+        self.partial: list[Tensor] = []
+
+    def add(self, increment: Tensor) -> None:
+        """Weighs the chains by one more factor, whose log is ``[R, n]``."""
+        self.log_w = self.log_w + increment
+        self.partial.append(self.log_z + log_mean(self.log_w))
+
+    def resample(self, place: Tensor) -> Tensor:
+        """Resamples the systems that need it: which chain continues in the place of each ``[R n]``; see :func:`resampled`."""
+        self.least = self.ess
+        index, due = resampled(self.log_w, place)
+        self.log_z = self.log_z + torch.where(due, log_mean(self.log_w), 0.0)
+        self.log_w = torch.where(due[:, None], 0.0, self.log_w)
+        return index
+
+    @property
+    def ess(self) -> Tensor:
+        """``[R]``: the least effective number of chains so far, as a share of n."""
+        return torch.minimum(self.least, effective_share(self.log_w))
+
+    def walk(self, thermodynamic: Tensor | None, acceptance: Tensor, num_gradients: int) -> Walk:
+        """What a walk found that ends with these weights."""
+        log_ratio, partial = self.log_z + log_mean(self.log_w), torch.stack(self.partial, -1)
+        return Walk(log_ratio, self.log_w, thermodynamic, acceptance, num_gradients, self.ess, partial)
 
 
 class Walkers(NamedTuple):
@@ -382,56 +418,43 @@ class _Systems:
     def __init__(self, walkers: Walkers, kernel: Kernel, here: LogDensity):
         x, self.noise, self.resample, self.kernel, self.here = walkers.x, walkers.noise, walkers.resample, kernel, here
         self.state, _ = begin(kernel, x, here, torch.ones(1, device=x.device))
-        self.shape = walkers.num_systems, len(x) // walkers.num_systems
-        self.log_w = torch.zeros(self.shape, dtype=torch.float64, device=x.device)
-        self.log_z, self.integral = torch.zeros_like(self.log_w[:, 0]), torch.zeros_like(self.log_w[:, 0])
-        self.least, self.gradients = torch.ones_like(self.log_z), 0
+        self.weights = LogWeights(walkers.num_systems, len(x), x.device)
+        self.integral, self.gradients = torch.zeros_like(self.weights.log_z), 0
         self.acceptance: list[Tensor] = []
-        self.partial: list[Tensor] = []
 
     def weigh(self, there: LogDensity) -> None:
         """Goes from one density to the next without moving: log w += log q_there - log q_here."""
         new = self.kernel.init(self.state.y, there)
         self.gradients += 1
-        increment = _difference(new, self.state).view(self.shape)
-        self.integral += 0.5 * (torch.softmax(self.log_w, -1) * increment).sum(-1)
-        self.log_w = self.log_w + increment
-        self.partial.append(self.log_z + log_mean(self.log_w))
+        self._integrate(increment := _difference(new, self.state))
+        self.weights.add(increment.view(self.weights.shape))
         self.state, self.before, self.here = new, self.here, there
 
     def move(self, step_size: Tensor) -> None:
         """Resamples where that is due, and makes a transition at the present density."""
         if self.resample is not None:
-            self.least = torch.minimum(self.least, effective_share(self.log_w))
             # Systematic: one uniform a system, and equal distances.
-            n = self.shape[1]
-            place = (torch.arange(n, device=self.log_w.device) + self.resample.uniform()[:, None]) / n
-            index, due = resampled(self.log_w, place)
-            self.log_z = self.log_z + torch.where(due, log_mean(self.log_w), 0.0)
-            self.log_w = torch.where(due[:, None], 0.0, self.log_w)
+            n, uniform = self.weights.shape[1], self.resample.uniform()
+            index = self.weights.resample((torch.arange(n, device=uniform.device) + uniform[:, None]) / n)
             self.state = State(*[_required(value)[index] for value in self.state])
         self.state, accepted, used = _transition(self.kernel, self.state, self.here, step_size, self.noise)
         self.acceptance.append(accepted)
         self.gradients += used
         if self.resample is not None:
             with torch.no_grad():
-                back = (_required(self.state.logdensity).double() - self.before(self.state.y).double()).view(self.shape)
-            self.integral += 0.5 * (torch.softmax(self.log_w, -1) * back).sum(-1)
+                self._integrate(_required(self.state.logdensity).double() - self.before(self.state.y).double())
+
+    def _integrate(self, difference: Tensor) -> None:
+        """Adds half a step of the trapezoidal rule, from log q_there - log q_here of every chain."""
+        share = torch.softmax(self.weights.log_w, -1)
+        self.integral += 0.5 * (share * difference.view(share.shape)).sum(-1)
 
     def found(self) -> Walk:
         """What the walk found."""
-        if not bool(torch.isfinite(self.log_w).all()):
+        if not bool(torch.isfinite(self.weights.log_w).all()):
             raise DivergenceError("annealing: log-weights are not finite; the density has places where f is not a number")
-        smc = self.resample is not None
-        return Walk(
-            self.log_z + log_mean(self.log_w),
-            self.log_w,
-            self.integral if smc else None,
-            torch.stack(self.acceptance) if self.acceptance else torch.ones(0),
-            self.gradients,
-            self.least if smc else effective_share(self.log_w),
-            torch.stack(self.partial, -1),
-        )
+        acceptance = torch.stack(self.acceptance) if self.acceptance else torch.ones(0)
+        return self.weights.walk(self.integral if self.resample is not None else None, acceptance, self.gradients)
 
 
 def _transition(

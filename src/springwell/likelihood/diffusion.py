@@ -58,7 +58,7 @@ import torch
 from torch import Tensor
 
 from springwell.energy.residual import LevelEnergy, ResidualEnergy
-from springwell.likelihood.annealed import Plan, Walk, Walkers, effective_share, log_mean, picked, resampled
+from springwell.likelihood.annealed import LogWeights, Plan, Walk, Walkers, picked
 from springwell.noise import Noise
 from springwell.normalised import derivatives
 from springwell.samplers import hmc
@@ -178,25 +178,19 @@ def denoising_walk(
     y = obeyed(energy.prior.sample(noise, levels[-1]), -1)
     top = torch.full((), levels[-1], dtype=y.dtype, device=y.device)
     before = energy.prior(y, top).log_density.double().flatten(1).sum(-1)
-    log_w = torch.zeros(num_systems, num // num_systems, dtype=torch.float64, device=y.device)
-    log_z, least = torch.zeros_like(log_w[:, 0]), torch.ones_like(log_w[:, 0])
-    partial: list[Tensor] = []
+    weights = LogWeights(num_systems, num, y.device)
     for k in range(len(levels) - 2, -1, -1):
         upper, lower = levels[k + 1], levels[k]
         here = point(energy, y, upper)
-        log_w = log_w + (increment := (here.f.double() - before).view(log_w.shape))
+        weights.add(increment := (here.f.double() - before).view(weights.shape))
         if k < len(levels) - 2:
             watch(increment)
         if resample is not None:
-            least = torch.minimum(least, effective_share(log_w))
             # Places are independent, so that a system with a chain that has to stay is resampled as one without.
-            index, due = resampled(log_w, resample.uniform(log_w.shape[1]))
+            index = weights.resample(resample.uniform(weights.shape[1]))
             if kept is not None:
-                index.view(log_w.shape)[:, 0] = log_w.shape[1] * torch.arange(num_systems, device=y.device)
-            log_z = log_z + torch.where(due, log_mean(log_w), 0.0)
-            log_w = torch.where(due[:, None], 0.0, log_w)
+                index.view(weights.shape)[:, 0] = weights.shape[1] * torch.arange(num_systems, device=y.device)
             here = here.at(index)
-        partial.append(log_z + log_mean(log_w))
         if moves is not None:
             here = point(energy, obeyed(moves(k + 1, upper, here, noise), k + 1, 1), upper)
         r = reversal(here, upper, lower)
@@ -206,12 +200,10 @@ def denoising_walk(
         before = here.f.double() - normal_log_density(here.y, y, hop) + normal_log_density(y, r.mean, r.std)
     with torch.no_grad():
         f = energy(y, torch.full((num,), levels[0], dtype=y.dtype, device=y.device)).double()
-    log_w = log_w + (increment := (f - before).view(log_w.shape))
+    weights.add(increment := (f - before).view(weights.shape))
     watch(increment)
-    partial.append(log_z + log_mean(log_w))
-    ess = effective_share(log_w) if resample is None else torch.minimum(least, effective_share(log_w))
     gradients = (len(levels) - 1) * (1 if moves is None else moves.num_leapfrog + 2)
-    return Walk(log_z + log_mean(log_w), log_w, None, torch.ones(0), gradients, ess, torch.stack(partial, -1)), y
+    return weights.walk(None, torch.ones(0), gradients), y
 
 
 def noising_walk(

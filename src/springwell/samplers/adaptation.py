@@ -36,6 +36,9 @@ from springwell.samplers.checks import as_step_size, check_end
 from springwell.samplers.target import LogDensity, level_of
 from springwell.shapes import expand
 
+# How strongly delta is drawn to mu, how much the first updates are held back, and how fast deltabar forgets.
+GAMMA, M_0, KAPPA = 0.05, 10.0, 0.75
+
 
 def adapt_step_size(step_size: Tensor, acceptance: Tensor, count: Tensor, target: float, rate: float = 0.05) -> Tensor:
     """One update of the step sizes of all levels.
@@ -80,9 +83,6 @@ class DualAveraging(NamedTuple):
         acceptance: Tensor,
         target: float,
         present: Tensor | None = None,
-        gamma: float = 0.05,
-        m_0: float = 10.0,
-        kappa: float = 0.75,
     ) -> DualAveraging:
         """The state after one more step.
 
@@ -90,14 +90,11 @@ class DualAveraging(NamedTuple):
             acceptance: ``[G]``: mean acceptance of the chains of each group.
             target: The acceptance to settle at.
             present: ``[G]``: which groups had chains. None for all.
-            gamma: How strongly delta is drawn to mu.
-            m_0: How much the first updates are held back.
-            kappa: How fast deltabar forgets.
         """
         m = self.num_updates + 1
-        error = torch.lerp(self.error, target - acceptance.double(), 1 / (m + m_0))
-        log_step = self.mu - m.sqrt() / gamma * error
-        new = DualAveraging(log_step, torch.lerp(self.log_average, log_step, m**-kappa), error, self.mu, m)
+        error = torch.lerp(self.error, target - acceptance.double(), 1 / (m + M_0))
+        log_step = self.mu - m.sqrt() / GAMMA * error
+        new = DualAveraging(log_step, torch.lerp(self.log_average, log_step, m**-KAPPA), error, self.mu, m)
         if present is None:
             return new
         return DualAveraging(*[torch.where(present, a, b) for a, b in zip(new, self, strict=True)])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -134,7 +134,6 @@ def fit_table(
     seed: int = 0,
     kinds: Sequence[str] = KINDS,
     recipe: Recipe | None = None,
-    watch: Callable[[int], None] = lambda done: None,
 ) -> Fitted:
     """Fits the density of rows ``[N, D]``.
 
@@ -143,7 +142,6 @@ def fit_table(
         seed: The seed.
         kinds: Transforms to choose from.
         recipe: How energies are trained. Default: what suits the table.
-        watch: Receives the number of updates done.
     """
     num, dim = x.shape
     recipe = recipe or recipe_for(num, dim)
@@ -158,7 +156,7 @@ def fit_table(
     rows, judged = Rows(x, train, start.coordinates, width), start.coordinates(as_rows(x, held))
     energies, iterations = [], []
     for i in range(recipe.num_energies):
-        energy, best = train_energy(rows, judged[0], recipe, seed + i, watch)
+        energy, best = train_energy(rows, judged[0], recipe, seed + i)
         energies.append(energy)
         iterations.append(best)
     return _combined(x, np.sort(order[:MOST_ROWS]), start, energies, judged, tuple(iterations), seed)
@@ -196,9 +194,7 @@ def _combined(
     return Fitted(density, (alone + gain).numpy(), float(alone.mean()), start.scores, iterations)
 
 
-def train_energy(
-    rows: Rows, held_out: Tensor, recipe: Recipe, seed: int, watch: Callable[[int], None] = lambda done: None
-) -> tuple[ColumnEnergy, int]:
+def train_energy(rows: Rows, held_out: Tensor, recipe: Recipe, seed: int) -> tuple[ColumnEnergy, int]:
     """An energy by maximum likelihood, as it was when held-out rows ``[N, D]`` liked it best, and its iteration then."""
     dim = held_out.shape[1]
     generator = Generator().manual_seed(seed)
@@ -221,7 +217,6 @@ def train_energy(
             with torch.no_grad():
                 if (i + 1) % every == 0 and (value := float(average(held_out).mean())) > best_value:
                     best, best_value, best_at = copy.deepcopy(average), value, i + 1
-            watch(1)
             if i - best_at > 8 * every:
                 break
     return best.eval(), best_at
