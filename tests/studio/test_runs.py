@@ -36,7 +36,7 @@ def test_a_run_has_its_curves_previews_command_and_card(http):
     run = http.get("/run", params={"name": "runs/tiny"}).json()
     assert run["previews"] == ["00000010.png", "00000020.png", "00000030.png"]
     assert run["metrics"]["iteration"] == [7, 14, 21, 28, 30]
-    assert run["command"].startswith("springwell train checkerboard")
+    assert run["recipe"]["command"].startswith("springwell train checkerboard")
     for file in run["previews"]:
         answer = http.get("/preview", params={"name": "runs/tiny", "file": file})
         assert answer.content.startswith(b"\x89PNG")

@@ -9,7 +9,7 @@ import { drawImage } from "./sheet.js";
 export class Score {
   constructor(page) {
     this.page = page;
-    this.panel = new Panel(page.link, ["score.csv", "score.npz", "image.png", "image.npz"]);
+    this.panel = new Panel(page.link, ["score.png", "score.csv", "score.npz", "image.png", "image.npz"]);
     this.canvas = el("canvas", { class: "sheet", role: "img", "aria-label": "The image" });
     this.facts = el("dl", { class: "facts", id: "score-facts" });
     this.maps = el("div", { class: "pictures" });
@@ -36,7 +36,7 @@ export class Score {
       this.hint.textContent = "Choose an image first: draw samples, take a test image or drop a file.";
       return;
     }
-    this.page.link.start("score", this.page.name, { seed: 0 }, { image: this.image });
+    this.page.start("score", { seed: 0 }, { image: this.image });
   }
 
   hear(job, header, arrays) {
@@ -63,7 +63,8 @@ export class Score {
   showFacts(header) {
     const kind = header.normalised ? `log-density (log Z: ${header.verdict})` : "f, the log-density up to a constant";
     const rank = header.percentile == null ? header.why : `higher than ${digits(header.percentile, 3)} % of ${header.num_reference} test images`;
-    const rows = [["Value", `${digits(header.value, 5)} nats, ${kind}`], ["Rank", rank]];
+    const likely = header.classes.slice(0, 3).map(([name, share]) => `${name} (${digits(100 * share, 3)} %)`).join(", ");
+    const rows = [["Value", `${digits(header.value, 5)} nats, ${kind}`], ["Rank", rank], ...(likely ? [["Class", `${likely}, if all classes are equally frequent`]] : [])];
     this.facts.replaceChildren(...rows.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
   }
 
