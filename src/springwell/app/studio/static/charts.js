@@ -4,7 +4,7 @@ import { SIGNS, VIRIDIS, css, paint } from "./colours.js";
 import { button, digits, el, saveFile } from "./dom.js";
 
 const HEIGHT = 170;
-const MARGIN = { left: 52, right: 12, top: 8, bottom: 32 };
+const MARGIN = { left: 60, right: 12, top: 8, bottom: 32 };
 // A heat map has its scale of colours to the right.
 const SCALE = { gap: 10, width: 10, text: 46 };
 // Lines of two runs differ by colour and by dashes.

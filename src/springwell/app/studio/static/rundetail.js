@@ -81,13 +81,16 @@ function withError(values, key, places) {
   return error == null ? digits(values[key], places) : `${digits(values[key], places)} ± ${digits(error, 2)}`;
 }
 
-/** The elements of a run; `picture(file)` is the address of one of its pictures. Charts have the scales of `beside`, too. */
+/**
+ * The elements of a run; `picture(file)` is the address of one of its pictures. Beside another run its charts have common scales,
+ * and its facts are in the comparison.
+ */
 export function runDetail(run, picture, beside = null) {
   return el(
     "article",
     { class: "run", "aria-label": run.title },
     el("h2", {}, run.title),
-    definitions(factsOf(run)),
+    beside ? null : definitions(factsOf(run)),
     run.recipe.command ? el("pre", { tabindex: 0 }, run.recipe.command) : null,
     run.recipe.python ? details("Python", el("pre", { tabindex: 0 }, run.recipe.python)) : null,
     curves(run, beside),
@@ -108,19 +111,21 @@ export function compared(runs) {
   const keys = [...new Set(runs.flatMap((run) => Object.keys(run.config)))];
   const differ = keys.filter((key) => runs[0].config[key] !== runs[1].config[key]);
   const facts = runs.map((run) => Object.fromEntries(factsOf(run)));
-  const shared = Object.keys(facts[0]).filter((name) => name in facts[1]);
+  const names = [...new Set(facts.flatMap(Object.keys))];
+  const head = ["", ...runs.map((run) => run.title)];
   const rows = (names, values) => names.map((name) => [name, ...runs.map((_, i) => values(i, name))]);
+  const difference = tableOf(head, rows(differ, (i, name) => runs[i].config[name] ?? "–"));
   return el(
     "article",
     { class: "comparison", "aria-label": "Comparison" },
     el("h2", {}, `${runs[0].title} and ${runs[1].title}`),
     charts.length ? el("div", { class: "charts" }, ...charts) : null,
-    el("h3", {}, "Measures"),
-    tableOf(["", ...runs.map((run) => run.title)], rows(shared, (i, name) => facts[i][name])),
-    el("h3", {}, "Where the configurations differ"),
-    differ.length
-      ? tableOf(["", ...runs.map((run) => run.title)], rows(differ, (i, name) => runs[i].config[name] ?? "–"))
-      : el("p", { class: "muted" }, "Nowhere."),
+    el(
+      "div",
+      { class: "runs" },
+      el("section", {}, el("h3", {}, "Measures"), tableOf(head, rows(names, (i, name) => facts[i][name] ?? "–"))),
+      el("section", {}, el("h3", {}, "Where the configurations differ"), differ.length ? difference : el("p", { class: "muted" }, "Nowhere.")),
+    ),
   );
 }
 

@@ -13,9 +13,10 @@ export class Score {
     this.canvas = el("canvas", { class: "sheet", role: "img", "aria-label": "The image" });
     this.facts = el("dl", { class: "facts", id: "score-facts" });
     this.maps = el("div", { class: "pictures" });
+    this.mapsTitle = el("h3", { hidden: true }, "Where the score is large");
     this.chart = el("div", {});
     this.hint = el("p", { class: "muted" }, "Choose an image, or drop a file here, and score it.");
-    this.stage = el("div", {}, this.hint, el("div", { class: "pictures" }, el("figure", {}, this.canvas), this.facts), this.chart, this.maps);
+    this.stage = el("div", {}, this.hint, el("div", { class: "pictures" }, el("figure", {}, this.canvas), this.facts), this.chart, this.mapsTitle, this.maps);
     const start = button("Score it", () => this.start(), { class: "primary", id: "score" });
     this.controls = el("div", {}, group("Score", el("div", { class: "buttons" }, start)), this.panel.element);
     page.onImage((image) => this.take(image));
@@ -27,6 +28,7 @@ export class Score {
     this.canvas.width = 0;
     this.facts.replaceChildren();
     this.maps.replaceChildren();
+    this.mapsTitle.hidden = true;
     this.chart.replaceChildren();
     if (image) drawImage(this.canvas, image, 140);
   }
@@ -84,8 +86,9 @@ export class Score {
       const context = canvas.getContext("2d");
       context.imageSmoothingEnabled = false;
       context.drawImage(small, 0, 0, canvas.width, canvas.height);
-      return el("figure", {}, canvas, el("figcaption", {}, `Score at level ${level}, up to ${digits(largest, 2)}`));
+      return el("figure", {}, canvas, el("figcaption", {}, `Level ${level}, up to ${digits(largest, 2)}`));
     });
+    this.mapsTitle.hidden = false;
     this.maps.replaceChildren(...figures);
   }
 }
