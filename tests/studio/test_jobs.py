@@ -351,7 +351,7 @@ def test_every_tool_takes_a_class_and_its_command_does_too(page, http, server, t
     for file in ("image.png", "mask.png"):
         Path(file).write_bytes(http.get(f"/download/{page.name}/{number}/{file}").content)
 
-    def shown(task, event, key, arrays=None, **options):
+    def shown(task, event, key, arrays=None, /, **options):
         """What a tool shows of a class, and what its recipe makes."""
         messages = page.do(task, "runs/classes", arrays, **options)
         assert messages[-1][0]["event"] == "done", messages[-1][0]
