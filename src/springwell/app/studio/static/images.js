@@ -64,6 +64,7 @@ export class Images {
       this.model.value = this.wanted;
       this.shape = this.known[this.wanted].shape;
       this.tools.restore.modelChanged();
+      this.prepare();
     } else this.pick(images.find((model) => model.title === "digits")?.name ?? images[0].name);
   }
 
