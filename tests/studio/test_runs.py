@@ -71,7 +71,7 @@ def test_no_other_folder_is_downloaded(http, name):
     assert len(answer.text) < 300
 
 
-@pytest.mark.parametrize("name", ["checkerboard", "mnist", "digits-t6", "mnist-cond"])
+@pytest.mark.parametrize("name", ["checkerboard", "mnist-density", "two_moons-cond", "mnist-cond", "digits"])
 def test_a_run_is_trained_again_by_its_command_and_its_lines(name, monkeypatch):
     """Also in two steps, where the preset begins with another one."""
     trained = []

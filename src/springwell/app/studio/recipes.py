@@ -102,11 +102,11 @@ def run(config: Config) -> Recipe:
     from springwell.app.config import difference
     from springwell.app.presets import PRESETS, TABLE
 
-    commands, lines, steps = training_commands(config), ["import springwell as sw", ""], [config]
+    commands, lines = training_commands(config), ["import springwell as sw", ""]
     names = [command.split()[2] for command in commands]
     steps = [*(PRESETS[name] for name in names[:-1]), config]
-    before = TABLE[names[0]].begins_with
-    begun = f", init_from={before!r}" if before else ""
+    row = TABLE.get(names[0])
+    begun = f", init_from={row.begins_with!r}" if row and row.begins_with else ""
     for name, step in zip(names, steps, strict=True):
         fields = "".join(f", {field}={value!r}" for field, value, _ in difference(step, PRESETS[name]))
         lines.append(f"model = sw.train({name!r}{fields}{begun})")
