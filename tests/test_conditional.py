@@ -111,6 +111,10 @@ def test_what_cannot_be_is_said_in_one_line(run, tmp_path, capsys):
     assert "--label 7: unknown; the classes are 0, 1" in refused(capsys, "sample", str(run), "--label", "7")
     assert "--guidance 2: needs a class to guide towards; add --label" in refused(capsys, "sample", str(run), "--guidance", "2")
     assert "checkerboard: knows no classes; use a model" in refused(capsys, "classify", "checkerboard")
+    words = ("score", "digits", "digits@test", "--label", "1", "--likelihood", "likelihood.json")
+    assert "--likelihood likelihood.json: is of all data; leave it out, or --label" in refused(capsys, *words)
+    assert "knows no classes" in refused(capsys, "interpolate", "digits", "--label", "1")
+    assert "--guidance 2: needs a class" in refused(capsys, "interpolate", "digits", "--guidance", "2")
     assert "knows no classes" in refused(capsys, "sample", "checkerboard", "--label", "1", "--out", str(tmp_path / "x.npy"))
     assert "do not go with --objective recovery" in refused(capsys, "train", "two_moons", "--classes", "all")
     npy = tmp_path / "x.npy"

@@ -319,6 +319,12 @@ def test_runs_show_curves_previews_and_two_side_by_side(tab):
     page.locator("#runs-second").select_option("digits")
     page.get_by_role("heading", name="digits", exact=True).wait_for()
     assert page.locator("article.run").count() == 2
+    comparison = page.get_by_role("article", name="Comparison")
+    assert comparison.locator(".chart canvas").count() == 1
+    assert comparison.locator(".key").all_inner_texts() == ["runs/tiny", "digits"]
+    table = comparison.locator("table").nth(1).inner_text()
+    assert "data\tcheckerboard\tdigits" in table
+    assert "seed" not in table
 
 
 @pytest.mark.parametrize("hash_", ["#plane", "#images", "#runs"])
@@ -341,3 +347,88 @@ def test_a_report_needs_nothing_but_its_file(python, tab, server, tmp_path):
     page.get_by_role("heading", name="runs/tiny").wait_for()
     assert page.locator(".chart canvas").count() >= 4
     assert page.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") > 100
+
+
+def test_two_runs_share_the_colours_of_their_heat_maps(tab):
+    """A heat map beside that of another run spans what both have, so that equal colours are equal values."""
+    page = tab("#runs")
+    page.locator("#runs-first").select_option("digits")
+    page.get_by_role("heading", name="digits", exact=True).wait_for()
+    chart = page.get_by_role("img", name="Step size, level over iteration")
+    alone = chart.get_attribute("aria-label")
+    page.locator("#runs-second").select_option("digits-t6")
+    page.get_by_role("heading", name="digits-t6", exact=True).wait_for()
+    charts = page.get_by_role("img", name="Step size, level over iteration").all()
+    spans = [chart.get_attribute("aria-label").partition("from ")[2] for chart in charts]
+    assert spans[0] == spans[1] != alone.partition("from ")[2]
+
+
+def test_a_chart_and_a_model_are_saved_as_files(tab, tmp_path):
+    import zipfile
+
+    from PIL import Image
+
+    page = tab("#runs")
+    page.locator("#runs-first").select_option("runs/tiny")
+    saved(page, "Save as a picture: Loss, mean over the levels", tmp_path / "loss.png")
+    with Image.open(tmp_path / "loss.png") as picture:
+        assert picture.size[0] > 200
+        assert picture.convert("RGBA").getextrema()[3] == (255, 255)
+    with page.expect_download() as started:
+        page.get_by_role("link", name="model (ZIP)").click()
+    with zipfile.ZipFile(started.value.path()) as file:
+        assert "tiny/model.safetensors" in file.namelist()
+
+
+def test_films_of_particles_and_of_chains(tab, tmp_path):
+    from PIL import Image
+
+    page = plane(tab)
+    page.locator("canvas.plane").click(position={"x": 200, "y": 250})
+    page.locator("#plane-run").click()
+    page.wait_for_function("() => Number(document.querySelector('#plane-chains').textContent.split(' ')[2]) > 6")
+    page.locator("#plane-run").click()
+    saved(page, "Film (GIF)", tmp_path / "particles.gif")
+    with Image.open(tmp_path / "particles.gif") as gif:
+        assert gif.size == (320, 320)
+        assert gif.n_frames > 3
+    page.get_by_role("link", name="Images").click()
+    sampled(page)
+    page.get_by_role("button", name="Long chains").click()
+    page.locator("#walk").click()
+    page.get_by_text("chains, 10 steps").wait_for()
+    page.locator("#walk").click()
+    page.get_by_role("button", name="Run").filter(visible=True).wait_for()
+    saved(page, "Film (GIF)", tmp_path / "chains.gif")
+    with Image.open(tmp_path / "chains.gif") as gif:
+        assert gif.n_frames >= 2
+
+
+def test_a_class_is_chosen_once_for_every_tool(tab, server):
+    from springwell.app.config import with_fields
+    from springwell.app.presets import preset
+    from tests.training.tiny import train
+
+    config = preset("digits-density")
+    config = with_fields(config, classes=("all",), iterations=1, batch=16, warmup=1, width=16, num_levels=4, preview_every=0)
+    train(config, server.folder / "runs" / "digit-classes")
+    page = tab("#images")
+    page.locator("#images-model").select_option("runs/digit-classes")
+    chosen = page.locator("#page-images").get_by_role("combobox", name="Class")
+    chosen.select_option("7")
+    page.locator("#page-images").get_by_role("slider", name="Guidance").fill("2")
+    page.get_by_role("slider", name="Samples").fill("1")
+    page.locator("#draw-samples").click()
+    page.get_by_role("link", name="sample.npz").wait_for()
+    for tool in ("Interpolate", "Inpaint", "Restore", "Score", "Long chains"):
+        page.get_by_role("button", name=tool, exact=True).first.click()
+        assert chosen.input_value() == "7"
+    page.get_by_role("button", name="Score", exact=True).click()
+    page.locator("#score").click()
+    page.get_by_role("link", name="score.csv").wait_for()
+    page.get_by_text("Make it again").filter(visible=True).click()
+    command = page.locator("details.recipe[open] pre").first.inner_text()
+    assert "--label 7 --guidance 2.0" in command
+    page.reload()
+    page.get_by_role("link", name="score.csv").wait_for()
+    page.wait_for_function("() => document.querySelector('#page-images select:not(#images-model)').value === '7'")

@@ -228,7 +228,12 @@ def test_noise_is_less_likely_than_a_sample(page, http, image, tmp_path, monkeyp
     assert found[1][1]["maps"].shape[1:] == (8, 8)
     assert found[1][1]["maps"][0].mean() > found[0][1]["maps"][0].mean()
     monkeypatch.chdir(tmp_path)
-    taken(http, page, "image.png", "image.npz")
+    taken(http, page, "image.png", "image.npz", "score.png")
+    panels = [pixels("score.png")[:, 66 * i : 66 * i + 64] for i in range(1 + len(found[0][1]["maps"]))]
+    np.testing.assert_array_equal(panels[0], grid(np.broadcast_to(image, (8, 8, 3))[None]))
+    for panel, scores in zip(panels[1:], found[0][1]["maps"], strict=True):
+        largest = np.divmod(scores.argmax(), 8)
+        assert tuple(panel[8 * largest[0], 8 * largest[1]]) == (253, 231, 37)  # the brightest colour of viridis
     again, (header, arrays) = made_again(jobs[0][-1][0]["recipe"]), found[0]
     assert float(again["found"].score) == pytest.approx(header["value"], rel=1e-5)
     assert again["percentile"] == pytest.approx(header["percentile"])
@@ -279,6 +284,10 @@ def test_training_on_drawn_points_stops_goes_on_and_is_a_run(page, server, http,
     assert messages[-1][0]["iteration"] == 60
     first = next(m[0] for m in messages if m[0]["event"] == "progress")
     assert first["done"] > stopped["iteration"]
+    with Image.open(io.BytesIO(http.get(f"/download/{page.name}/{messages[-1][0]['job']}/train.gif").content)) as gif:
+        assert gif.size == (4 * 64 * 3, 64 * 3)
+    text = http.get(f"/download/{page.name}/{messages[-1][0]['job']}/points.csv").text
+    np.testing.assert_allclose(np.loadtxt(io.StringIO(text), delimiter=",", skiprows=1), points, rtol=1e-6)
     assert "runs/ring" in [model["name"] for model in http.get("/models").json()["models"]]
     model = sw.load(server.folder / "runs" / "ring")
     inside, outside = (float(model.energy(torch.tensor([[x, 0.0]]))) for x in (2.0, 0.0))
@@ -315,6 +324,77 @@ def test_a_class_of_a_model_that_knows_classes(page, server, tmp_path, monkeypat
         np.testing.assert_allclose(again[header["level"]], arrays["log_density"], atol=1e-3)
     assert "unknown" in page.do("levels", "runs/moons", label="2", guidance=1.0)[-1][0]["text"]
     assert "knows no classes" in page.do("levels", "checkerboard", label="1", guidance=1.0)[-1][0]["text"]
+
+
+def test_every_tool_takes_a_class_and_its_command_does_too(page, http, server, tmp_path, monkeypatch):
+    """The same seed gives another image for another class, and the recipe makes the one that is shown."""
+    config = preset("digits-density")
+    config = with_fields(config, classes=("all",), iterations=2, batch=16, warmup=1, width=16, num_levels=4, preview_every=0)
+    train(config, server.folder / "runs" / "classes")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").symlink_to(server.folder / "runs")
+    model = sw.load("runs/classes")
+    # After two iterations the classes hardly differ, and their differences would be lost in rounding.
+    with torch.no_grad():
+        for name, value in model.energy_function.named_parameters():
+            if name.endswith("classes.weight"):
+                value.normal_(0, 3, generator=torch.Generator().manual_seed(0))
+    shutil.rmtree(server.folder / "runs" / "classes")
+    model.save(server.folder / "runs" / "classes")
+    one_class = model.given("7", 1.5)
+    assert page.do("ready", "runs/classes")[-1][0]["classes"] == list(model.classes)
+    image = to_bytes(one_class.sample(1, seed=3))[0]
+    mask = np.zeros((8, 8), np.uint8)
+    mask[:, 4:] = 1
+    given = {"label": "7", "guidance": 1.5, "seed": 1}
+    number = int(page.do("inpaint", "runs/classes", {"image": image, "mask": mask}, num=2, sweeps=0, **given)[-1][0]["job"])
+    for file in ("image.png", "mask.png"):
+        Path(file).write_bytes(http.get(f"/download/{page.name}/{number}/{file}").content)
+
+    def shown(task, event, key, arrays=None, /, **options):
+        """What a tool shows of a class, and what its recipe makes."""
+        messages = page.do(task, "runs/classes", arrays, **options)
+        assert messages[-1][0]["event"] == "done", messages[-1][0]
+        whole = page.do(task, "runs/classes", arrays, **{k: v for k, v in options.items() if k not in ("label", "guidance")})
+        assert not np.array_equal(one(messages, event)[1][key], one(whole, event)[1][key])
+        return one(messages, event), made_again(messages[-1][0]["recipe"])
+
+    (_, arrays), again = shown("inpaint", "images", "images", {"image": image, "mask": mask}, num=2, sweeps=0, **given)
+    nearly_equal(to_bytes(again["filled"]), arrays["images"])
+    nearly_equal([pixels(f"image-inpainted/image-{n}.png") for n in range(2)], arrays["images"])
+    (_, arrays), again = shown("interpolate", "images", "images", seeds=[0, 1], num=3, label="7", guidance=1.5)
+    nearly_equal(to_bytes(again["x"]), arrays["images"])
+    nearly_equal(pixels("interpolation.png"), grid(arrays["images"], 3))
+    options = {"task": "denoise", "noise": 0.3, "num": 2, "sweeps": 0, **given}
+    (_, arrays), again = shown("restore", "restored", "samples", {"image": image}, **options)
+    nearly_equal(to_bytes(again["samples"][0]), arrays["samples"])
+    nearly_equal([pixels(f"image-denoise/image-{n}.png") for n in range(2)], arrays["samples"])
+    np.savez("image.npz", samples=image[None])
+    (header, arrays), again = shown("score", "scored", "maps", {"image": image}, **given)
+    assert float(again["found"].score) == pytest.approx(header["value"], rel=1e-5)
+    with np.load("scores/scores.npz") as written:
+        np.testing.assert_allclose(written["profile"][0], header["profile"], rtol=1e-5)
+    assert header["classes"] == []
+    # Without a class the page is told which one the image may have.
+    messages = page.do("score", "runs/classes", {"image": image}, seed=1)
+    shares = dict(one(messages, "scored")[0]["classes"])
+    expected = model.classify(torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5 - 1)[0].exp()
+    np.testing.assert_allclose([shares[name] for name in model.classes], expected, atol=1e-4)
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+
+
+def test_pictures_of_the_page_become_a_film(page):
+    frames = np.random.default_rng(0).integers(0, 256, (3, 20, 30, 3), np.uint8)
+    frames[:, :10] = np.arange(3, dtype=np.uint8)[:, None, None, None] * 100
+    header, arrays = page.do("film", "checkerboard", {"frames": frames})[-1]
+    assert header["event"] == "done", header
+    with Image.open(io.BytesIO(arrays["file"].tobytes())) as gif:
+        assert gif.n_frames == 3
+        assert gif.size == (30, 20)
+    for shape in ((0, 4, 4, 3), (121, 1, 1, 3), (1, 641, 1, 3), (1, 0, 4, 3), (2, 4, 4, 1)):
+        header, _ = page.do("film", "checkerboard", {"frames": np.zeros(shape, np.uint8)})[-1]
+        assert header["event"] == "failed"
+        assert header["text"].startswith("frames: ")
 
 
 @pytest.mark.parametrize(

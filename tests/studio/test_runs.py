@@ -1,10 +1,17 @@
 """Runs as the studio shows them, and the report of one."""
 
+import io
 import json
 import re
+import zipfile
 
 import pytest
+import torch
 
+import springwell as sw
+from springwell.app.cli import parse
+from springwell.app.presets import preset
+from springwell.app.studio import recipes
 from springwell.app.studio.report import MODULES, joined_modules
 from springwell.app.studio.runs import details, drawing_name, folders, metrics, picture
 from springwell.errors import UserError
@@ -36,7 +43,7 @@ def test_a_run_has_its_curves_previews_command_and_card(http):
     run = http.get("/run", params={"name": "runs/tiny"}).json()
     assert run["previews"] == ["00000010.png", "00000020.png", "00000030.png"]
     assert run["metrics"]["iteration"] == [7, 14, 21, 28, 30]
-    assert run["command"].startswith("springwell train checkerboard")
+    assert run["recipe"]["command"].startswith("springwell train checkerboard")
     for file in run["previews"]:
         answer = http.get("/preview", params={"name": "runs/tiny", "file": file})
         assert answer.content.startswith(b"\x89PNG")
@@ -44,6 +51,46 @@ def test_a_run_has_its_curves_previews_command_and_card(http):
     assert mnist["quality"]["fid"] > 0
     assert mnist["card"]
     assert not mnist["card"].startswith("---")
+
+
+def test_a_model_is_downloaded_with_all_that_loads_it(http, tmp_path):
+    for name, title in (("checkerboard", "checkerboard"), ("runs/tiny", "tiny")):
+        answer = http.get("/model", params={"name": name})
+        assert f'filename="{title}.zip"' in answer.headers["content-disposition"]
+        with zipfile.ZipFile(io.BytesIO(answer.content)) as file:
+            file.extractall(tmp_path)
+        assert sw.load(tmp_path / title).event_shape == (2,)
+    x = torch.zeros(1, 2)
+    torch.testing.assert_close(sw.load(tmp_path / "checkerboard").energy(x), sw.load("checkerboard").energy(x))
+
+
+@pytest.mark.parametrize("name", ["", "..", "/etc", "runs/../../tiny", "nothing"])
+def test_no_other_folder_is_downloaded(http, name):
+    answer = http.get("/model", params={"name": name})
+    assert answer.status_code == 400
+    assert len(answer.text) < 300
+
+
+@pytest.mark.parametrize("name", ["checkerboard", "mnist-density", "two_moons-cond", "mnist-cond", "digits"])
+def test_a_run_is_trained_again_by_its_command_and_its_lines(name, monkeypatch):
+    """Also in two steps, where the preset begins with another one."""
+    trained = []
+
+    def train(config, init_from=None, **fields):
+        trained.append((sw.app.config.with_fields(preset(config), **fields), init_from))
+        return config
+
+    config = sw.app.config.with_fields(preset(name), lr=0.0123)
+    recipe = recipes.run(config)
+    monkeypatch.setattr(sw, "train", train)
+    exec(recipe["python"], {})
+    assert trained[-1][0] == config
+    commands = recipe["command"].splitlines()
+    assert len(commands) == len(trained)
+    for line, (expected, begun) in zip(commands, trained, strict=True):
+        _, command = parse(line.split()[1:])
+        assert command.config == expected
+        assert (command.init_from is None) == (begun is None)
 
 
 def test_the_gap_of_f_is_data_less_chains_and_takes_the_place_of_both():

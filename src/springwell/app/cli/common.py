@@ -38,6 +38,22 @@ DataSpec = Annotated[
     tyro.conf.arg(metavar="DATA", help="Data, written as for train. Default: the model's own training data.", **_QUIET),
 ]
 Overwrite = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Overwrite the output if it exists.")]
+ClassName = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="CLASS",
+        help="Name of the class whose density is used, for models that know classes. Default: the density of all data.",
+        **_QUIET,
+    ),
+]
+Guidance = Annotated[
+    float,
+    tyro.conf.arg(
+        metavar="FLOAT",
+        help="Weight w in the energy f + w (f(.|c) - f), for use with --label. 0: all data. 1: the class. Above 1: stress what "
+        "distinguishes the class from others.",
+    ),
+]
 DataRoot = Annotated[
     str | None,
     tyro.conf.arg(metavar="FOLDER", help="Folder that holds the data sets. Default: $SPRINGWELL_DATA, or ~/data.", **_QUIET),
@@ -131,6 +147,12 @@ def check_guidance(label: str | None, guidance: float) -> None:
     """Refuses guidance without a class."""
     if label is None and guidance != 1:
         raise UserError(f"--guidance {guidance:g}: needs a class to guide towards; add --label")
+
+
+def of_class(model: Model, label: str | None, guidance: float) -> Model:
+    """Returns the model of the class that a command names, or the model itself if it names none. Raises UserError."""
+    check_guidance(label, guidance)
+    return model if label is None else model.given(label, guidance)
 
 
 def load_model(

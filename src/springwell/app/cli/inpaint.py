@@ -46,6 +46,8 @@ class InpaintCommand(cli.Command):
     overwrite: cli.Overwrite = False
     steps: cli.Number = None
     """Number of MCMC steps per level. Default: the run's setting, or 5 for vectors."""
+    label: cli.ClassName = None
+    guidance: cli.Guidance = 1.0
 
 
 def inpaint_command(command: InpaintCommand, context: cli.Context) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def inpaint_command(command: InpaintCommand, context: cli.Context) -> dict[str, 
         raise UserError("inpaint: give an image, or --given for vectors")
     if command.given is not None and (command.mask, command.box, command.half) != (None, None, None):
         raise UserError(f"--given {command.given}: already says what is hidden; leave out --mask, --box and --half")
-    model = cli.load_model(command.run, context)
+    model = cli.of_class(cli.load_model(command.run, context), command.label, command.guidance)
     if (len(model.event_shape) == 3) != (command.given is None):
         kind = "images: give an image" if command.given is not None else "vectors: use --given, such as --given 0=0.5"
         raise UserError(f"inpaint: {command.run} is a model of {kind}")
@@ -87,7 +89,7 @@ def _inpaint_images(command: InpaintCommand, model: Any, context: cli.Context) -
     out = cli.as_folder(command.out or cli.beside(command.image, "inpainted"))
     images = read_images(command.image, shape, command.resize, command.limit, context.reporter, out)
     cli.writable(out.parent)
-    settings = {name: getattr(command, name) for name in ("run", "image", "seed", "steps")}
+    settings = {name: getattr(command, name) for name in ("run", "image", "seed", "steps", "label", "guidance")}
     mask = {"mask": str(given[0]), "mask_sha256": sha256(hidden.numpy().tobytes())}
     record = {**settings, **mask, "iteration": model.iteration, "num": num, "sweeps": sweeps}
     seen = hidden.permute(1, 2, 0).logical_not().numpy()

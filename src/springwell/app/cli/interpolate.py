@@ -34,6 +34,8 @@ class InterpolateCommand(cli.Command):
     """Number of chains that run in parallel. Default: as many as fit in memory."""
     steps: cli.Number = None
     """Number of MCMC steps per level. Default: the run's setting."""
+    label: cli.ClassName = None
+    guidance: cli.Guidance = 1.0
 
 
 def interpolate_command(command: InterpolateCommand, context: cli.Context) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def interpolate_command(command: InterpolateCommand, context: cli.Context) -> di
     cli.at_least(("num", num, 2), ("batch", command.batch, 1), ("steps", command.steps, 0))
     if command.out is not None and command.out.suffix not in (".png", ".gif", ".npy", ".npz"):
         raise UserError(f"--out {command.out}: unknown kind '{command.out.suffix}'; use .png, .gif, .npy or .npz")
-    model = cli.load_model(command.run, context)
+    model = cli.of_class(cli.load_model(command.run, context), command.label, command.guidance)
     images = len(model.event_shape) == 3
     if not images and command.out is not None and command.out.suffix == ".gif":
         raise UserError(f"--out {command.out}: an animation shows images, and this model draws vectors; use .png or .npy")

@@ -52,6 +52,8 @@ class RestoreCommand(cli.Command):
     and NAME.npz with the numbers. Default: IMAGE-TASK."""
     steps: cli.Number = None
     """Number of MCMC steps per level. Default: the run's setting."""
+    label: cli.ClassName = None
+    guidance: cli.Guidance = 1.0
 
 
 def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, 
     noise = command.noise if command.noise is not None else 0.3 if command.task == "denoise" else 0.05
     if not 0 < noise < 100:
         raise UserError(f"--noise {noise:g}: out of range; must be positive (black is -1, white 1)")
-    model = cli.load_model(command.run, context)
+    model = cli.of_class(cli.load_model(command.run, context), command.label, command.guidance)
     shape, num, out = model.event_shape, command.num, cli.as_folder(command.out or cli.beside(command.image, command.task))
     if len(shape) != 3:
         raise UserError(f"restore: {command.run} is a model of vectors; use springwell.applications.restore from Python")
@@ -79,7 +81,7 @@ def restore_command(command: RestoreCommand, context: cli.Context) -> dict[str, 
     images = read_images(command.image, needed, command.resize, command.limit, context.reporter, out)
     cli.writable(out.parent)
     names = ("run", "image", "task", "factor", "kernel", "operator", "simulate", "num", "seed", "sweeps", "steps")
-    settings = {name: getattr(command, name) for name in names}
+    settings = {name: getattr(command, name) for name in (*names, "label", "guidance")}
     record = {**settings, "iteration": model.iteration, "noise": noise, "file_sha256": _file_digest(command)}
 
     def work(part: list[Image], watch: Callable[[int], None]) -> None:

@@ -58,6 +58,8 @@ class ScoreCommand(cli.Command):
     """Path of this model's likelihood.json. Default: the one in the run directory."""
     seed: int = 0
     """Seed of dequantisation and noise."""
+    label: cli.ClassName = None
+    guidance: cli.Guidance = 1.0
     out: cli.Folder = None
     """Where to write scores.npz, scores.json and scores.png. Default: the run directory, or ./NAME-scores for other
     models."""
@@ -77,8 +79,12 @@ def score_command(command: ScoreCommand, context: cli.Context) -> dict[str, Any]
 
     cli.at_least(("num", command.num, 1))
     if is_table_run(command.run):
+        if command.label is not None:
+            raise UserError(f"--label {command.label}: {command.run} is a run of a table; only models of images take a class")
         return score_table(command, context)
-    model = cli.load_model(command.run, context, data=command.data)
+    if command.label is not None and command.likelihood is not None:
+        raise UserError(f"--likelihood {command.likelihood}: is of all data; leave it out, or --label")
+    model = cli.of_class(cli.load_model(command.run, context, data=command.data), command.label, command.guidance)
     if len(model.event_shape) != 3:
         raise UserError(f"{command.run}: is a model of vectors {list(model.event_shape)}; score ranks images")
     if command.likelihood is not None:

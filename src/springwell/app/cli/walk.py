@@ -26,11 +26,8 @@ class LevelsCommand(cli.Command):
     out: Path = Path("levels.npz")
     """File to write, .npz. It holds log_density [T, 96, 96], indexed by level, y and x, and score [T, 16, 16, 2]."""
     overwrite: cli.Overwrite = False
-    label: str | None = None
-    """Name of the class whose density is used, for models that know classes. Default: the density of all data."""
-    guidance: float = 1.0
-    """Weight w in the energy f + w (f(.|c) - f), for use with --label. 0: all data. 1: the class. Above 1: stress what
-    distinguishes the class from others."""
+    label: cli.ClassName = None
+    guidance: cli.Guidance = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,23 +57,13 @@ class WalkCommand(cli.Command):
     out: Path = Path("walk.npz")
     """File to write: .csv, .npy, or .npz with samples and the mean acceptance of every step; .png for images."""
     overwrite: cli.Overwrite = False
-    label: str | None = None
-    """Name of the class whose density is used, for models that know classes. Default: the density of all data."""
-    guidance: float = 1.0
-    """Weight w in the energy f + w (f(.|c) - f), for use with --label. 0: all data. 1: the class. Above 1: stress what
-    distinguishes the class from others."""
+    label: cli.ClassName = None
+    guidance: cli.Guidance = 1.0
 
 
 def _kind(out: Path, *kinds: str) -> None:
     if out.suffix not in kinds:
         raise UserError(f"--out {out}: unknown kind '{out.suffix}'; use {', '.join(kinds)}")
-
-
-def _model(command: LevelsCommand | WalkCommand, context: cli.Context) -> Model:
-    """Returns the model of a command, restricted to one class if the command names one."""
-    model = cli.load_model(command.run, context)
-    cli.check_guidance(command.label, command.guidance)
-    return model if command.label is None else model.given(command.label, command.guidance)
 
 
 def levels_command(command: LevelsCommand, context: cli.Context) -> dict[str, Any]:
@@ -86,7 +73,7 @@ def levels_command(command: LevelsCommand, context: cli.Context) -> dict[str, An
     _kind(command.out, ".npz")
     cli.check_new(command.out, command.overwrite)
     cli.writable(command.out.parent)
-    model = _model(command, context)
+    model = cli.of_class(cli.load_model(command.run, context), command.label, command.guidance)
     check_plane(model, command.run)
     found = landscape(model)
     with cli.write_errors(command.out):
@@ -107,7 +94,7 @@ def walk_command(command: WalkCommand, context: cli.Context) -> dict[str, Any]:
         raise UserError(f"--step-size {command.step_size:g}: must be above 0")
     cli.check_new(command.out, command.overwrite)
     cli.writable(command.out.parent)
-    model = _model(command, context)
+    model = cli.of_class(cli.load_model(command.run, context), command.label, command.guidance)
     if command.spring is not None and model.event_shape != (2,):
         raise UserError(f"--spring: {command.run} is not a model of the plane")
     x = _start(command.start, model)

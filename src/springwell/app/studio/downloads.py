@@ -52,6 +52,8 @@ def _writers(task: str, arrays: Arrays) -> dict[str, Callable[[Path], object]]:
     files: dict[str, Callable[[Path], object]] = {f"{task}.npz": _npz(arrays)}
     if task == "levels":
         files |= {"levels.csv": _csv(["level", "x", "y", "log_density"], _grid_rows(arrays)), "levels.gif": _gif(_maps(arrays))}
+    if task == "train":
+        files |= {"train.gif": _gif(_forming(arrays)), "points.csv": _csv(["x", "y"], arrays["points"].tolist())}
     if task == "sample":
         way = [pictures.grid(images) for images in arrays["trajectory"]]
         files |= {"sample.png": _grid(arrays["samples"]), "sample.gif": _gif(way)}
@@ -66,6 +68,7 @@ def _writers(task: str, arrays: Arrays) -> dict[str, Callable[[Path], object]]:
     if task == "score":
         files["score.csv"] = _csv(["level", "log_density"], zip(arrays["levels"], arrays["profile"], strict=True))
         files["image.npz"] = _npz({"samples": arrays["image"][None]})
+        files["score.png"] = _score_maps(arrays)
     if "image" in arrays:
         files["image.png"] = _single(arrays["image"])
     return files
@@ -85,17 +88,34 @@ def _grid_rows(arrays: Arrays) -> Any:
                 yield level, f"{x:.6g}", f"{y:.6g}", f"{value:.6g}"
 
 
-def _maps(arrays: Arrays) -> list[Any]:
-    """The density of every level as a picture, from the noisiest to the data."""
+def _coloured(shares: np.ndarray) -> np.ndarray:
+    """Colours ``[..., 3]`` of shares in [0, 1]."""
     from matplotlib import colormaps
 
-    frames = []
-    for table in arrays["log_density"][::-1]:
-        density = np.exp(table - table.max())
-        shade = np.clip(density / max(np.quantile(density, 0.998), 1e-12), 0, 1)
-        picture = (colormaps["viridis"](shade[::-1])[..., :3] * 255).round().astype(np.uint8)
-        frames.append(picture.repeat(4, 0).repeat(4, 1))
-    return frames
+    return np.asarray((colormaps["viridis"](np.clip(shares, 0, 1))[..., :3] * 255).round(), np.uint8)
+
+
+def _shades(table: np.ndarray) -> np.ndarray:
+    """A table of log-densities, from the bottom up, as a picture from the top down, as the page shows it."""
+    density = np.exp(table - table.max())
+    return _coloured(density[::-1] / max(np.quantile(density, 0.998), 1e-12))
+
+
+def _maps(arrays: Arrays) -> list[Any]:
+    """The density of every level as a picture, from the noisiest to the data."""
+    return [_shades(table).repeat(4, 0).repeat(4, 1) for table in arrays["log_density"][::-1]]
+
+
+def _forming(arrays: Arrays) -> list[Any]:
+    """The landscape of every look, its levels side by side from the data on."""
+    return [np.concatenate([_shades(table).repeat(3, 0).repeat(3, 1) for table in look], 1) for look in arrays["film"]]
+
+
+def _score_maps(arrays: Arrays) -> Callable[[Path], object]:
+    """The image, then where its score is large at some levels, each in its own scale."""
+    image, maps = arrays["image"], arrays["maps"]
+    tops = np.maximum(maps.max((1, 2), keepdims=True), 1e-12)
+    return _grid(np.stack([np.broadcast_to(image, (*image.shape[:2], 3)), *_coloured(maps / tops)]), 1 + len(maps))
 
 
 def download(desk: Desk, options: Options) -> dict[str, Any]:

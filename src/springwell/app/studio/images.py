@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +21,7 @@ from springwell.applications.interpolate import interpolate as between
 from springwell.applications.restore import Measurement, restore as posterior
 from springwell.data.decode import Rule, UnreadableError, decode as decode_image
 from springwell.data.images import scaled
-from springwell.data.pictures import Bytes, to_bytes
+from springwell.data.pictures import Bytes, save_gif, to_bytes
 from springwell.errors import UserError
 from springwell.evaluation.outliers import percentile
 from springwell.evaluation.points import must_dequantise
@@ -37,6 +39,8 @@ from springwell.schedule import spread_levels
 QUICK = 24
 MOST_FRAMES = 40
 MOST_SAMPLES = 64
+MOST_FILMED = 120
+MOST_SIDE = 640
 TASKS = ("denoise", "superres", "deblur")
 
 
@@ -117,7 +121,7 @@ def inpaint(desk: Desk, options: Options) -> dict[str, Any]:
     images = np.where(mask[None, :, :, None] > 0, to_bytes(drawn), original)
     desk.emit("images", {"images": images})
     desk.result(samples=images, image=original[0], mask=255 * (mask > 0).astype(np.uint8))
-    return {"recipe": recipes.inpaint(name, num, seed, sweeps)}
+    return {"recipe": recipes.inpaint(name, options.values)}
 
 
 def interpolate(desk: Desk, options: Options) -> dict[str, Any]:
@@ -129,7 +133,7 @@ def interpolate(desk: Desk, options: Options) -> dict[str, Any]:
     images = to_bytes(between(model, seeds, num, watch=_levels_bar(desk, model, total)).reshape(-1, *model.event_shape))
     desk.emit("images", {"images": images}, seeds=seeds, num=num)
     desk.result(samples=images)
-    return {"recipe": recipes.interpolate(name, seeds, num)}
+    return {"recipe": recipes.interpolate(name, options.values)}
 
 
 def restore(desk: Desk, options: Options) -> dict[str, Any]:
@@ -151,7 +155,7 @@ def restore(desk: Desk, options: Options) -> dict[str, Any]:
     pictures = {key: to_bytes(value) for key, value in panels.items()}
     desk.emit("restored", pictures, largest_std=float(spread.max()))
     desk.result(observation=observed[0].cpu().numpy(), image=options.arrays["image"], measured=to_bytes(shown)[0], **pictures)
-    return {"recipe": recipes.restore(name, task, words, noise, num, seed, sweeps)}
+    return {"recipe": recipes.restore(name, words, options.values)}
 
 
 def _operator(task: str, options: Options, model: Model) -> tuple[Callable[[Tensor], Tensor], list[str]]:
@@ -192,7 +196,7 @@ def score(desk: Desk, options: Options) -> dict[str, Any]:
         if config.images.dequantise or must_dequantise(model):
             cell = open_model_data(model).cell
         desk.progress(0, 2, "scores of test images, once")
-        reference = _reference(desk, model, name, cell)
+        reference = _reference(desk, model, (name, *_class_of(options)), cell)
     except UserError as error:
         why = str(error)
     desk.progress(1, 2, "score of the image")
@@ -200,6 +204,7 @@ def score(desk: Desk, options: Options) -> dict[str, Any]:
     found = density(model, x, cell, seed)
     maps, map_levels = _score_maps(model, x)
     value, log_z = float(found.score), found.log_z
+    classes = _likely_classes(model, x)
     fields: dict[str, Any] = {
         "value": finite(value),
         "normalised": log_z is not None,
@@ -209,6 +214,7 @@ def score(desk: Desk, options: Options) -> dict[str, Any]:
         "profile": [finite(v) for v in found.profile[0].tolist()],
         "why": why,
         "map_levels": map_levels,
+        "classes": classes,
     }
     kept: dict[str, Any] = {"image": options.arrays["image"], "profile": found.profile[0].cpu().numpy(), "levels": found.levels}
     if reference is not None:
@@ -220,12 +226,24 @@ def score(desk: Desk, options: Options) -> dict[str, Any]:
         kept["reference"] = profiles
     desk.emit("scored", {"maps": maps}, **fields)
     desk.result(score=value, maps=maps, **kept)
-    return {"recipe": recipes.score(name, cell, seed, reference is not None, map_levels)}
+    return {"recipe": recipes.score(name, options.values, cell, reference is not None, bool(classes), map_levels)}
 
 
-def _reference(desk: Desk, model: Model, name: str, cell: float) -> tuple[np.ndarray, np.ndarray]:
-    """The densities and profiles of test images, which are computed once."""
-    key = ("reference", name)
+def _class_of(options: Options) -> tuple[Any, ...]:
+    return options.values.get("label"), options.values.get("guidance")
+
+
+def _likely_classes(model: Model, x: Tensor) -> list[list[Any]]:
+    """The classes of an image and their probabilities, where all classes are equally frequent; none if the model knows none."""
+    if not model.classes:
+        return []
+    shares = model.classify(x)[0].exp().tolist()
+    return sorted(map(list, zip(model.classes, shares, strict=True)), key=lambda pair: -pair[1])
+
+
+def _reference(desk: Desk, model: Model, about: tuple[Any, ...], cell: float) -> tuple[np.ndarray, np.ndarray]:
+    """The densities and profiles of test images under a model, which are computed once."""
+    key = ("reference", *about)
     if key not in desk.known:
         source = _own_images(model)
         images = scaled(source.rows(0, min(recipes.REFERENCE, source.num)).to(model.device))
@@ -275,6 +293,18 @@ def walk(desk: Desk, options: Options) -> dict[str, Any]:
     options.whole("since", 0, 2**31 - 1)
     recipe = recipes.walk(options.text("model"), options.values, "start.npy", "chains.png")
     return {"acceptance": float(np.mean(accepted)) if accepted else None, "recipe": recipe, "arrays": arrays}
+
+
+def film(desk: Desk, options: Options) -> dict[str, Any]:
+    """Frames that the page drew, bytes ``[T, H, W, 3]``, as a GIF; it needs no model."""
+    frames = options.array("frames", np.uint8, (None, None, None, 3))
+    if not 1 <= len(frames) <= MOST_FILMED or not 1 <= min(frames.shape[1:3]) <= max(frames.shape[1:3]) <= MOST_SIDE:
+        raise UserError(
+            f"frames: has the shape {list(frames.shape)}; use 1 ... {MOST_FILMED} of at most {MOST_SIDE} pixels a side"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        out = save_gif(list(frames), Path(folder) / "film.gif")
+        return {"arrays": {"file": np.frombuffer(out.read_bytes(), np.uint8)}}
 
 
 def decode(desk: Desk, options: Options) -> dict[str, Any]:

@@ -22,6 +22,7 @@ COARSE_CELLS = 64
 MOST_PARTICLES = 2000
 FEWEST_POINTS = 20
 MOST_POINTS = 20_000
+MOST_PICTURES = 90
 # Seconds between two pictures of a landscape that forms.
 LOOK_EVERY = 0.3
 KERNELS = ("langevin", "mala", "hmc", "nuts")
@@ -126,6 +127,7 @@ def train(desk: Desk, options: Options) -> dict[str, Any]:
     )
     looked, began = 0.0, time.monotonic()
     last: dict[str, np.ndarray] = {}
+    film: list[np.ndarray] = []
 
     def look(model: Model, path: Path) -> None:
         nonlocal looked, last
@@ -138,13 +140,17 @@ def train(desk: Desk, options: Options) -> dict[str, Any]:
         # What a look costs is time that training does not have.
         looked = max(now, 3 * time.monotonic() - 2 * now - LOOK_EVERY)
         last = {**shown, "extent": np.array(extent), "iteration": np.array(model.iteration)}
+        # Half of the pictures are let go whenever there are too many for a film of a few seconds.
+        film.append(np.stack(list(shown.values())))
+        if len(film) > MOST_PICTURES:
+            del film[1:-1:2]
         desk.emit("landscape", shown, iteration=model.iteration, seconds=round(now - began, 2), extent=extent, **about)
 
     try:
         result = train_run(config, out, desk.device, _Stopping(desk), Hooks(preview=look))
     finally:
         desk.known.clear()
-    desk.result(points=np.load(data), **last)
+    desk.result(points=np.load(data), **last, **({"film": np.stack(film)} if film else {}))
     return {
         "status": result.status,
         "iteration": result.iteration,

@@ -96,6 +96,24 @@ def train(config: Config, out: Path) -> Recipe:
     }
 
 
+def run(config: Config) -> Recipe:
+    """Training of a run: first what its preset begins with, if anything."""
+    from springwell.app.card import training_commands
+    from springwell.app.config import difference
+    from springwell.app.presets import PRESETS, TABLE
+
+    commands, lines = training_commands(config), ["import springwell as sw", ""]
+    names = [command.split()[2] for command in commands]
+    steps = [*(PRESETS[name] for name in names[:-1]), config]
+    row = TABLE.get(names[0])
+    begun = f", init_from={row.begins_with!r}" if row and row.begins_with else ""
+    for name, step in zip(names, steps, strict=True):
+        fields = "".join(f", {field}={value!r}" for field, value, _ in difference(step, PRESETS[name]))
+        lines.append(f"model = sw.train({name!r}{fields}{begun})")
+        begun = ", init_from=model"
+    return {"command": "\n".join(commands), "python": "\n".join(lines)}
+
+
 def sample(name: str, values: dict[str, Any], evaluations: int | None = None) -> Recipe:
     """Samples of a model, with as many gradients each as an integrator takes, if one does."""
     num, seed = values["num"], values["seed"]
@@ -116,49 +134,52 @@ _IMAGE = (
 _IMPORTS = ("import numpy as np", "import springwell as sw", "import torch", "from PIL import Image")
 
 
-def inpaint(name: str, num: int, seed: int, sweeps: int) -> Recipe:
+def inpaint(name: str, values: dict[str, Any]) -> Recipe:
     """What is hidden, filled in; image.png and mask.png are among the downloads."""
-    how = ["--num", num, "--seed", seed, "--sweeps", sweeps]
+    num, seed, sweeps = (values[key] for key in ("num", "seed", "sweeps"))
+    how = [*_class(values), "--num", num, "--seed", seed, "--sweeps", sweeps]
     return _recipe(
         ["springwell", "inpaint", name, "image.png", "--mask", "mask.png", *how],
         *_IMPORTS,
         "from springwell.applications import Draws, inpaint",
         "",
-        _load(name),
+        _load(name, values),
         *_IMAGE,
         'hidden = torch.from_numpy(np.array(Image.open("mask.png")) > 127).expand(model.event_shape)',
         f"filled = inpaint(model, x, hidden, Draws(num={num}, seed={seed}, sweeps={sweeps}))[0]",
     )
 
 
-def interpolate(name: str, seeds: list[int], num: int) -> Recipe:
+def interpolate(name: str, values: dict[str, Any]) -> Recipe:
     """Samples between samples."""
-    surface = ["--manifold"] if len(seeds) == 4 else []
+    seeds, num = values["seeds"], values["num"]
+    how = ["--seeds", *seeds, "--num", num, *(["--manifold"] if len(seeds) == 4 else []), *_class(values)]
     return _recipe(
-        ["springwell", "interpolate", name, "--seeds", *seeds, "--num", num, *surface, "--out", "interpolation.png"],
+        ["springwell", "interpolate", name, *how, "--out", "interpolation.png"],
         "import springwell as sw",
         "from springwell.applications import interpolate",
         "",
-        _load(name),
+        _load(name, values),
         f"x = interpolate(model, {seeds}, num={num})",
     )
 
 
-def restore(name: str, task: str, words: list[str], noise: float, num: int, seed: int, sweeps: int) -> Recipe:
-    """An image that is measured and restored; image.png is among the downloads. Its seven arguments are those of the job."""
+def restore(name: str, words: list[str], values: dict[str, Any]) -> Recipe:
+    """An image that is measured, with the operator that ``words`` name, and restored; image.png is among the downloads."""
+    task, noise, num, seed, sweeps = (values[key] for key in ("task", "noise", "num", "seed", "sweeps"))
     operators = {
         "denoise": "operator = lambda x: x",
         "superres": f"operator = operators.average_pool({words[-1] if words else ''})",
         "deblur": f"operator = operators.named_blur({words[-1] if words else ''!r}, max(model.event_shape[1:]))",
     }
-    how = ["--noise", f"{noise:g}", "--num", num, "--seed", seed, "--sweeps", sweeps, "--simulate"]
+    how = [*_class(values), "--noise", f"{noise:g}", "--num", num, "--seed", seed, "--sweeps", sweeps, "--simulate"]
     return _recipe(
         ["springwell", "restore", name, "image.png", "--task", task, *words, *how],
         *_IMPORTS,
         "from springwell.applications import Draws, operators, restore",
         "from springwell.noise import Noise, Stream",
         "",
-        _load(name),
+        _load(name, values),
         *_IMAGE,
         operators[task],
         f"eps = Noise({seed}, torch.zeros(1, dtype=torch.long), Stream.MEASUREMENT).normal(*operator(x).shape[1:])",
@@ -168,8 +189,9 @@ def restore(name: str, task: str, words: list[str], noise: float, num: int, seed
     )
 
 
-def score(name: str, cell: float, seed: int, ranked: bool, levels: list[int]) -> Recipe:
-    """The density of an image, in image.npz for the command; then its rank among test images and its score by pixel."""
+def score(name: str, values: dict[str, Any], cell: float, ranked: bool, classes: bool, levels: list[int]) -> Recipe:
+    """The density of an image, in image.npz for the command; then its rank among test images, its class, its score by pixel."""
+    seed = values["seed"]
     rank = [
         "config = config_of(model)",
         'test = open_source(f"{config.data}@test", None, config.images, fewest=1)',
@@ -178,18 +200,19 @@ def score(name: str, cell: float, seed: int, ranked: bool, levels: list[int]) ->
         "percentile = 100 * float((known < found.score).double().mean())",
     ]
     return _recipe(
-        ["springwell", "score", name, "image.npz", "--seed", seed, "--out", "scores"],
+        ["springwell", "score", name, "image.npz", *_class(values), "--seed", seed, "--out", "scores"],
         *_IMPORTS,
         "from springwell.app.build import config_of",
         "from springwell.data.images import scaled",
         "from springwell.evaluation.scores import score",
         "from springwell.evaluation.sources import open_source",
         "",
-        _load(name),
+        _load(name, values),
         *_IMAGE,
         f"cell = {cell!r}",
         f"found = score(model, x, cell, seed={seed})",
         *(rank if ranked else []),
+        *(["classes = model.classify(x)[0].exp()  # where every class is as frequent as the others"] if classes else []),
         "def score_map(t):",
         "    a, sigma = float(model.schedule.a_cum[t]), float(model.schedule.sigma_cum[t]) or 1.0",
         "    return sigma * model.score(a * x, t)[0].square().sum(0).sqrt()",

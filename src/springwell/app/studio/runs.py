@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import io
 import math
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ MOST_LEVELS = 72
 MOST_PREVIEWS = 12
 MAX_PREVIEW = 8 << 20
 MAX_CARD = 1 << 18
+MAX_MODEL = 1 << 30
+MODEL_FILES = ("config.json", "model.json", "model.safetensors", "likelihood.json", "README.md")
 _DRAWING = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
 _LEFT_OUT = ("iteration", "lr", "rollback", "inner", "square")
 
@@ -118,7 +122,7 @@ def details(name: str, folder: Path) -> dict[str, Any]:
     pictures = [file for file in ("report.png", "curves.png", "samples.png") if (folder / file).is_file()]
     return {
         **summary(name, folder),
-        "command": _command(run),
+        "recipe": _recipe(run),
         "card": _text(folder / "README.md"),
         "config": _flat(_json(run.config_path)),
         "metrics": metrics(read_lines(run.metrics_path)),
@@ -195,20 +199,34 @@ def _text(path: Path) -> str:
     return re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL).strip()
 
 
-def _command(run: Run) -> str:
-    from springwell.app.card import training_command
+def _recipe(run: Run) -> dict[str, str]:
     from springwell.app.config import from_dict
+    from springwell.app.studio import recipes
 
     try:
-        return training_command(from_dict(_json(run.config_path), str(run.config_path)))
+        return recipes.run(from_dict(_json(run.config_path), str(run.config_path)))
     except UserError:
-        return ""
+        return {"command": "", "python": ""}
 
 
 def preview(desk: Desk, options: Options) -> dict[str, Any]:
     """A picture of a run."""
     folder = folder_of(options.text("name"), desk.runs)
     return {"arrays": {"file": np.frombuffer(picture(folder, options.text("file")), np.uint8)}}
+
+
+def archive(desk: Desk, options: Options) -> dict[str, Any]:
+    """A trained model as a .zip: its folder, which ``springwell.load`` reads after unpacking."""
+    name = options.text("name")
+    folder = folder_of(name, desk.runs)
+    title, packed = Path(name.removeprefix("zoo:")).name, io.BytesIO()
+    if not (folder / "model.json").is_file():
+        raise UserError(f"{name}: its training has not saved a model yet")
+    with zipfile.ZipFile(packed, "w") as file:
+        for part in MODEL_FILES:
+            if (folder / part).is_file():
+                file.writestr(f"{title}/{part}", read_regular(folder / part, MAX_MODEL))
+    return {"title": title, "arrays": {"file": np.frombuffer(packed.getvalue(), np.uint8)}}
 
 
 def page(desk: Desk, options: Options) -> dict[str, Any]:

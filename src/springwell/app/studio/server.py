@@ -89,6 +89,7 @@ class Studio:
             Route("/run", self.run),
             Route("/preview", self.preview),
             Route("/report", self.report),
+            Route("/model", self.model),
             Route("/upload", self.upload, methods=["POST"]),
             Route("/download/{page}/{job}/{file}", self.download),
             WebSocketRoute("/link", self.link),
@@ -116,6 +117,12 @@ class Studio:
         _, arrays = await self._call("page", {"name": request.query_params.get("name", "")})
         name = {"Content-Disposition": 'attachment; filename="report.html"'}
         return Response(arrays["file"].tobytes(), media_type="text/html; charset=utf-8", headers=name)
+
+    async def model(self, request: Request) -> Response:
+        """A trained model as a .zip."""
+        fields, arrays = await self._call("archive", {"name": request.query_params.get("name", "")})
+        name = {"Content-Disposition": f'attachment; filename="{fields["title"]}.zip"'}
+        return Response(arrays["file"].tobytes(), media_type="application/zip", headers=name)
 
     async def upload(self, request: Request) -> Response:
         """Decodes a file to an image of the shape of a model's; the body is the file."""

@@ -25,6 +25,7 @@ TASKS = {
     "run": Task("runs", kept=False),
     "preview": Task("runs", kept=False),
     "page": Task("runs", kept=False),
+    "archive": Task("runs", kept=False),
     "decode": Task("images", kept=False),
     "download": Task("downloads", kept=False),
     "levels": Task("plane"),
@@ -38,4 +39,5 @@ TASKS = {
     "score": Task("images"),
     "photograph": Task("images", kept=False),
     "walk": Task("images", kept=False),
+    "film": Task("images", kept=False),
 }

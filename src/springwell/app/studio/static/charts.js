@@ -1,19 +1,27 @@
 // Charts on canvases: lines, and tables of levels over iterations as heat maps. Colours are the page's own.
 
 import { SIGNS, VIRIDIS, css, paint } from "./colours.js";
-import { digits, el } from "./dom.js";
+import { button, digits, el, saveFile } from "./dom.js";
 
 const HEIGHT = 170;
-const MARGIN = { left: 52, right: 12, top: 8, bottom: 32 };
+const MARGIN = { left: 60, right: 12, top: 8, bottom: 32 };
+// A heat map has its scale of colours to the right.
+const SCALE = { gap: 10, width: 10, text: 46 };
+// Lines of two runs differ by colour and by dashes.
+const LINES = [["--accent", []], ["--focus", [6, 4]]];
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-/** A figure with a canvas that is drawn again whenever its size changes. */
-function figure(title, describe, draw) {
+/** A figure with a canvas that is drawn again whenever its size changes, and a button that saves it. */
+function figure(title, describe, draw, legend = []) {
   const canvas = el("canvas", { role: "img", "aria-label": `${title}: ${describe}` });
-  const element = el("figure", { class: "chart" }, el("figcaption", {}, title), canvas);
+  const file = `${title.toLowerCase().replace(/[^a-z0-9]+/g, "-").slice(0, 40)}.png`;
+  const save = () => opaque(canvas).toBlob((blob) => saveFile(file, blob));
+  const png = button("PNG", save, { class: "small", "aria-label": `Save as a picture: ${title}` });
+  const keys = legend.map((name, i) => el("span", { class: `key key-${i}` }, name));
+  const element = el("figure", { class: "chart" }, el("figcaption", {}, el("span", {}, title), png), canvas, el("div", { class: "keys", hidden: !keys.length }, ...keys));
   const again = () => {
     const width = canvas.clientWidth;
     if (!width) return;
@@ -31,6 +39,16 @@ function figure(title, describe, draw) {
   return element;
 }
 
+/** A copy of a canvas on the page's own colour, so that its text can be read wherever the picture is shown. */
+function opaque(canvas) {
+  const copy = el("canvas", { width: canvas.width, height: canvas.height });
+  const context = copy.getContext("2d");
+  context.fillStyle = colour("--paper");
+  context.fillRect(0, 0, copy.width, copy.height);
+  context.drawImage(canvas, 0, 0);
+  return copy;
+}
+
 /** The least and the largest of some numbers, which may be missing. */
 function range(values) {
   let [low, high] = [Infinity, -Infinity];
@@ -42,9 +60,9 @@ function range(values) {
   return low <= high ? [low, high] : [0, 1];
 }
 
-/** A frame with ticks; returns the functions from values to pixels. */
-function axes(context, width, [left, right], [bottom, top], labels) {
-  const box = { x: MARGIN.left, y: MARGIN.top, w: width - MARGIN.left - MARGIN.right, h: HEIGHT - MARGIN.top - MARGIN.bottom };
+/** A frame with ticks; returns the functions from values to pixels. Whole numbers have whole ticks. */
+function axes(context, width, [left, right], [bottom, top], label, { whole = false, room = 0 } = {}) {
+  const box = { x: MARGIN.left, y: MARGIN.top, w: width - MARGIN.left - MARGIN.right - room, h: HEIGHT - MARGIN.top - MARGIN.bottom };
   const x = (value) => box.x + ((value - left) / (right - left || 1)) * box.w;
   const y = (value) => box.y + box.h - ((value - bottom) / (top - bottom || 1)) * box.h;
   context.strokeStyle = colour("--line");
@@ -53,42 +71,60 @@ function axes(context, width, [left, right], [bottom, top], labels) {
   context.strokeRect(box.x, box.y, box.w, box.h);
   context.textAlign = "right";
   context.textBaseline = "middle";
-  for (const value of [bottom, (bottom + top) / 2, top]) context.fillText(digits(value, 3), box.x - 6, y(value));
+  const ticks = whole ? [bottom + 0.5, top - 0.5] : [bottom, (bottom + top) / 2, top];
+  for (const value of new Set(ticks)) context.fillText(digits(value, 3), box.x - 6, y(value));
   context.textBaseline = "top";
   context.textAlign = "left";
-  context.fillText(digits(left, 4), box.x, box.y + box.h + 5);
+  context.fillText(digits(left, 6), box.x, box.y + box.h + 5);
   context.textAlign = "right";
-  context.fillText(digits(right, 4), box.x + box.w, box.y + box.h + 5);
+  context.fillText(digits(right, 6), box.x + box.w, box.y + box.h + 5);
   context.textAlign = "center";
-  context.fillText(labels, box.x + box.w / 2, box.y + box.h + 5);
+  context.fillText(label, box.x + box.w / 2, box.y + box.h + 5);
   return { x, y, box };
 }
 
-/** Lines over x. `series` is [{name, y, share}], with the colour's share in [0, 1]; `band` is {low, high}. */
-export function lineChart(title, x, series, { label = "iteration", band = null } = {}) {
-  const values = [...series.flatMap((line) => line.y), ...(band ? [...band.low, ...band.high] : [])];
-  const [low, high] = range(values);
+/**
+ * Lines over x. `series` is [{name, y, share, x}]: `share` is the colour's place in [0, 1], without it the lines are told apart by
+ * colour and dashes; a line may have its own x. `band` is {low, high}. The first values of a training may lie far outside; with
+ * `settled` they do not set the scale. `beside` are values that the scale spans as well.
+ */
+export function lineChart(title, x, series, { label = "iteration", band = null, settled = false, beside = [] } = {}) {
+  const heard = (line) => (settled ? line.y.slice(Math.floor(line.y.length / 20)) : line.y);
+  const [low, high] = range([...series.flatMap(heard), ...(band ? [...band.low, ...band.high] : []), ...beside]);
   const pad = 0.05 * (high - low || 1);
   const ends = series.map((line) => `${line.name} ends at ${digits(lastOf(line.y), 3)}`).slice(0, 3);
-  return figure(title, ends.join(", "), (context, width) => {
-    const at = axes(context, width, range(x), [low - pad, high + pad], label);
+  const legend = series.length === 2 ? series.map((line) => line.name) : [];
+  const draw = (context, width) => {
+    const across = range(series.flatMap((line) => line.x ?? x));
+    const at = axes(context, width, across, [low - pad, high + pad], label);
+    context.save();
+    context.beginPath();
+    context.rect(at.box.x, at.box.y, at.box.w, at.box.h);
+    context.clip();
     if (band) fillBand(context, at, x, band);
-    series.forEach((line) => {
-      context.strokeStyle = line.share == null ? colour("--accent") : css(VIRIDIS, 0.1 + 0.75 * line.share);
-      context.lineWidth = 1.8;
-      context.beginPath();
-      let open = false;
-      line.y.forEach((value, i) => {
-        if (value == null) return (open = false);
-        if (open) context.lineTo(at.x(x[i]), at.y(value));
-        else context.moveTo(at.x(x[i]), at.y(value));
-        open = true;
-        return open;
-      });
-      context.stroke();
-      if (line.y.length < 30) line.y.forEach((value, i) => value != null && dot(context, at.x(x[i]), at.y(value)));
-    });
+    series.forEach((line, i) => drawLine(context, at, line.x ?? x, line, i));
+    context.restore();
+  };
+  return figure(title, ends.join(", "), draw, legend);
+}
+
+function drawLine(context, at, x, line, i) {
+  const [name, dashes] = LINES[i % LINES.length];
+  context.strokeStyle = line.share == null ? colour(name) : css(VIRIDIS, 0.1 + 0.75 * line.share);
+  context.setLineDash(line.share == null ? dashes : []);
+  context.lineWidth = 1.8;
+  context.beginPath();
+  let open = false;
+  line.y.forEach((value, n) => {
+    if (value == null) return (open = false);
+    if (open) context.lineTo(at.x(x[n]), at.y(value));
+    else context.moveTo(at.x(x[n]), at.y(value));
+    open = true;
+    return open;
   });
+  context.stroke();
+  context.setLineDash([]);
+  if (line.y.length < 30) line.y.forEach((value, n) => value != null && dot(context, at.x(x[n]), at.y(value)));
 }
 
 function dot(context, x, y) {
@@ -113,25 +149,25 @@ function lastOf(values) {
 }
 
 /**
- * A quantity of every level over the iterations. Colours go from `from` to `to`, else over the values; where they have a
- * `middle`, that is white. Quantities of both signs have their zero there.
+ * A quantity of every level over the iterations. Colours go from `from` to `to`, else over the values and over those `beside`;
+ * where they have a `middle`, that is white. Quantities of both signs have their zero there.
  */
-export function heatChart(title, iterations, levels, table, { from = null, to = null, middle = null } = {}) {
-  const sorted = table.flat().filter((value) => value != null).sort((a, b) => a - b);
+export function heatChart(title, iterations, levels, table, { from = null, to = null, middle = null, beside = [] } = {}) {
+  const sorted = [...table.flat(), ...beside].filter((value) => value != null).sort((a, b) => a - b);
   if (middle == null && sorted[0] < 0 && sorted[sorted.length - 1] > 0) middle = 0;
-  const signed = middle != null;
   // The few wildest values of the first iterations would leave no colours for the rest.
   const quantile = (share) => sorted[Math.round(share * (sorted.length - 1))];
   let [low, high] = [from ?? quantile(0.02) ?? 0, to ?? quantile(0.98) ?? 1];
-  if (signed) {
+  if (middle != null) {
     const reach = Math.max(middle - low, high - middle);
     [low, high] = [middle - reach, middle + reach];
   }
-  const map = signed ? SIGNS : VIRIDIS;
-  const caption = `${title}: ${digits(low, 3)} (${signed ? "brown" : "dark"}) to ${digits(high, 3)} (${signed ? "violet" : "bright"})`;
-  return figure(caption, `${levels.length} levels over ${iterations.length} lines of the log`, (context, width) => {
-    const top = levels[levels.length - 1] ?? 0;
-    const at = axes(context, width, range(iterations), [levels[0] ?? 0, top], "iteration");
+  const map = middle == null ? VIRIDIS : SIGNS;
+  const describe = `${levels.length} levels over ${iterations.length} lines of the log, from ${digits(low, 3)} to ${digits(high, 3)}`;
+  return figure(title, describe, (context, width) => {
+    const [first, last] = [levels[0] ?? 0, levels[levels.length - 1] ?? 0];
+    const room = SCALE.gap + SCALE.width + SCALE.text - MARGIN.right;
+    const at = axes(context, width, range(iterations), [first - 0.5, last + 0.5], "iteration", { whole: true, room });
     const picture = new OffscreenCanvas(Math.max(1, iterations.length), Math.max(1, levels.length));
     const image = new ImageData(picture.width, picture.height);
     table.forEach((row, i) =>
@@ -143,5 +179,21 @@ export function heatChart(title, iterations, levels, table, { from = null, to = 
     picture.getContext("2d").putImageData(image, 0, 0);
     context.imageSmoothingEnabled = false;
     context.drawImage(picture, at.box.x, at.box.y, at.box.w, at.box.h);
+    colourScale(context, at.box, map, low, high);
   });
+}
+
+/** What the colours stand for, beside a heat map. */
+function colourScale(context, box, map, low, high) {
+  const x = box.x + box.w + SCALE.gap;
+  for (let i = 0; i < box.h; i++) {
+    context.fillStyle = css(map, 1 - (i + 0.5) / box.h);
+    context.fillRect(x, box.y + i, SCALE.width, 1.5);
+  }
+  context.fillStyle = colour("--muted");
+  context.textAlign = "left";
+  for (const [share, baseline] of [[0, "bottom"], [0.5, "middle"], [1, "top"]]) {
+    context.textBaseline = baseline;
+    context.fillText(digits(low + share * (high - low), 2), x + SCALE.width + 4, box.y + (1 - share) * box.h);
+  }
 }

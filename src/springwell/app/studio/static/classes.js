@@ -26,8 +26,8 @@ export class Classes {
     changed();
   }
 
-  show(visible = true) {
-    this.element.hidden = !visible || !this.names.length;
+  show() {
+    this.element.hidden = !this.names.length;
     this.guidance.element.hidden = !this.label.value;
   }
 

@@ -26,7 +26,6 @@ export class Images {
     this.model = select("Model", [], (name) => this.pick(name));
     this.model.input.id = "images-model";
     this.model.element.querySelector("label").htmlFor = "images-model";
-    // Of the tools, those that draw from the model have a class.
     this.classes = new Classes();
     this.tools = {};
     for (const [name, [, Tool]] of Object.entries(TOOLS)) this.tools[name] = new Tool(this);
@@ -65,6 +64,7 @@ export class Images {
       this.model.value = this.wanted;
       this.shape = this.known[this.wanted].shape;
       this.tools.restore.modelChanged();
+      this.prepare();
     } else this.pick(images.find((model) => model.title === "digits")?.name ?? images[0].name);
   }
 
@@ -72,6 +72,7 @@ export class Images {
   resume(job) {
     if (!job.again) return;
     this.wanted = job.model;
+    this.wantedClass = job.options;
     this.chooser.choose(job.task);
   }
 
@@ -90,8 +91,18 @@ export class Images {
   prepare() {
     if (!this.visible || !this.name) return;
     const { name } = this;
-    const known = ({ header }) => name === this.name && this.classes.set(header.classes);
+    const known = ({ header }) => {
+      if (name !== this.name) return;
+      this.classes.set(header.classes);
+      if (this.wantedClass) this.classes.options = this.wantedClass;
+      this.wantedClass = null;
+    };
     this.link.ask("ready", name, {}).then(known, () => {});
+  }
+
+  /** Starts a job of the model, or of the class that is chosen. */
+  start(task, options, arrays) {
+    return this.link.start(task, this.name, { ...options, ...this.classes.options }, arrays);
   }
 
   setVisible(visible) {
@@ -108,7 +119,6 @@ export class Images {
       tool.stage.hidden = tool.controls.hidden = other !== name;
       if (other !== name) tool.left?.();
     }
-    this.classes.show(["sample", "walk"].includes(name));
     this.picker.hidden = !["inpaint", "restore", "score"].includes(name);
   }
 

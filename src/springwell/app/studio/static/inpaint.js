@@ -126,7 +126,7 @@ export class Inpaint {
     }
     const options = { num: this.num.value, seed: this.seed.value, sweeps: this.sweeps.value };
     const mask = { data: this.mask, shape: this.image.shape.slice(0, 2) };
-    this.page.link.start("inpaint", this.page.name, options, { image: this.image, mask });
+    this.page.start("inpaint", options, { image: this.image, mask });
   }
 
   hear(job, header, arrays) {

@@ -39,7 +39,7 @@ export class Interpolate {
 
   start() {
     const seeds = this.seeds.slice(0, this.count).map((seed) => seed.value);
-    this.page.link.start("interpolate", this.page.name, { seeds, num: ALONG[this.count] });
+    this.page.start("interpolate", { seeds, num: ALONG[this.count] });
   }
 
   hear(job, header, arrays) {

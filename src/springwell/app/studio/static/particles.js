@@ -6,6 +6,8 @@ const MOST_FRAMES = 6;
 const PATIENCE = 150;
 const TRAIL = 14;
 const FEW = 60;
+// Frames that are remembered for a film, the last ten seconds.
+const FILMED = 300;
 export const MOST = 2000;
 
 export class Particles {
@@ -42,7 +44,7 @@ export class Particles {
   /** Forgets the frames that were asked for: they are about other particles. */
   beginAnew() {
     this.generation = (this.generation ?? 0) + 1;
-    Object.assign(this, { queue: [], trail: [], stretch: null, asking: null });
+    Object.assign(this, { queue: [], trail: [], film: [], stretch: null, asking: null });
     this.changed();
   }
 
@@ -117,6 +119,8 @@ export class Particles {
       this.trail.push(this.positions);
       if (this.trail.length > TRAIL) this.trail.shift();
     }
+    this.film.push(positions);
+    if (this.film.length > FILMED) this.film.shift();
     Object.assign(this, { positions, steps: number, stretch });
     this.shownAt.push(now);
     while (this.shownAt.length && this.shownAt[0] < now - 2000) this.shownAt.shift();
@@ -136,12 +140,15 @@ export class Particles {
 
   draw(field) {
     const { context } = field;
-    const few = this.count <= FEW;
-    if (few && this.trail.length) this.drawTrails(field);
-    const dot = few ? largeDot() : smallDot();
+    if (this.count <= FEW && this.trail.length) this.drawTrails(field);
+    this.drawDots(context, this.positions, (x, y) => field.place(x, y));
+  }
+
+  drawDots(context, positions, place) {
+    const dot = this.count <= FEW ? largeDot() : smallDot();
     const half = dot.width / 2;
-    for (let i = 0; i < this.positions.length; i += 2) {
-      const [x, y] = field.place(this.positions[i], this.positions[i + 1]);
+    for (let i = 0; i < positions.length; i += 2) {
+      const [x, y] = place(positions[i], positions[i + 1]);
       context.drawImage(dot, Math.round(x - half), Math.round(y - half));
     }
   }

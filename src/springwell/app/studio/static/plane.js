@@ -4,11 +4,13 @@ import { button, checkbox, digits, dropField, el, group, number, saveFile, segme
 import { Classes } from "./classes.js";
 import { DRAWN_EXTENT, Drawing } from "./drawing.js";
 import { Field } from "./field.js";
+import { saveFilm } from "./film.js";
 import { Panel, recipeBox } from "./panel.js";
 import { Particles } from "./particles.js";
 
 const PLAY_EVERY = 900;
 const TELL_EVERY = 200;
+const FILM_SIDE = 320;
 // The process that trains, one drawing at a time.
 const TRAINING = "training";
 
@@ -20,7 +22,7 @@ export class Plane {
     this.drawing = new Drawing(() => this.redraw());
     this.particles = new Particles(link, () => this.chainSettings(), () => this.particlesMoved());
     this.panel = new Panel(link, ["levels.gif", "levels.npz", "levels.csv"], "Make these densities again");
-    this.trainPanel = new Panel(link, ["train.npz"]);
+    this.trainPanel = new Panel(link, ["train.gif", "train.npz", "points.csv"]);
     this.trainPanel.cancel.textContent = "Stop";
     this.chainRecipe = recipeBox("Make these steps again");
     root.append(el("div", { class: "columns" }, this.makeStage(), this.makeControls()));
@@ -89,6 +91,7 @@ export class Plane {
     const csv = button("Particles (CSV)", () => this.saveParticles("particles.csv", this.particles.positions));
     const save = () => this.saveParticles("start.csv", this.particles.stretch.start);
     this.startButton = button("Where they began (CSV)", save, { hidden: true, title: "start.csv of the command below" });
+    this.filmButton = button("Film (GIF)", () => this.saveFilm(), { hidden: true });
     this.chainText = el("p", { class: "muted", id: "plane-chains", role: "status" });
     return group(
       "Particles",
@@ -97,7 +100,7 @@ export class Plane {
       this.stepSize.element,
       this.thin.element,
       this.leapfrog.element,
-      el("div", { class: "buttons" }, this.runButton, everywhere, clear, csv, this.startButton),
+      el("div", { class: "buttons" }, this.runButton, everywhere, clear, csv, this.filmButton, this.startButton),
       this.chainText,
       this.chainRecipe.element,
     );
@@ -120,7 +123,9 @@ export class Plane {
     this.continueButton = button("Continue", () => this.train(true), { disabled: true });
     this.exploreButton = button("Explore it", () => this.exploreTrained(), { disabled: true });
     this.trainText = el("p", { class: "muted", role: "status", id: "plane-training" });
-    const buttons = el("div", { class: "buttons" }, this.trainButton, this.continueButton, this.exploreButton);
+    this.modelLink = el("a", { class: "button", hidden: true }, "Model (ZIP)");
+    const picture = button("Picture (PNG)", () => this.savePicture());
+    const buttons = el("div", { class: "buttons" }, this.trainButton, this.continueButton, this.exploreButton, picture, this.modelLink);
     return group("Training", this.iterations.element, this.trainSeed.element, buttons, this.trainText);
   }
 
@@ -324,6 +329,7 @@ export class Plane {
     // Particles that move have no recipe yet: it would be another one before it is read.
     const recipe = particles.running ? null : particles.recipe;
     this.startButton.hidden = !recipe;
+    this.filmButton.hidden = particles.running || particles.film.length < 2;
     this.chainRecipe.show(recipe);
     document.documentElement.dataset.framesPerSecond = particles.rate.toFixed(1);
   }
@@ -334,7 +340,21 @@ export class Plane {
   }
 
   savePicture() {
-    this.canvas.toBlob((blob) => saveFile(`${this.shown.replace(/\W+/g, "-")}-level-${this.level}.png`, blob));
+    const name = this.mode === "draw" ? this.runName ?? "drawing" : `${this.shown.replace(/\W+/g, "-")}-level-${this.level}`;
+    this.canvas.toBlob((blob) => saveFile(`${name}.png`, blob));
+  }
+
+  /** The particles' last steps above the density, as a GIF. */
+  async saveFilm() {
+    const { field, particles } = this;
+    const paint = (canvas, i) => {
+      if (canvas.width !== FILM_SIDE) canvas.width = canvas.height = FILM_SIDE;
+      const context = canvas.getContext("2d");
+      const scale = FILM_SIDE / field.canvas.width;
+      context.drawImage(field.kept, 0, 0, FILM_SIDE, FILM_SIDE);
+      particles.drawDots(context, particles.film[i], (x, y) => field.place(x, y).map((pixel) => pixel * scale));
+    };
+    await saveFilm(this.link, this.shown, "particles.gif", particles.film.length, paint).catch((error) => (this.chainText.textContent = error.message));
   }
 
   // -------------------------------------------------------------------------------------------------- own data
@@ -408,6 +428,8 @@ export class Plane {
     this.setTraining(false);
     if (header.event !== "done") return;
     this.trainedRun = header.run;
+    this.modelLink.href = `/model?${new URLSearchParams({ name: header.run })}`;
+    this.modelLink.hidden = false;
     const words = header.status === "interrupted" ? "Stopped" : "Finished";
     this.trainText.textContent = `${words} at iteration ${header.iteration}; the run is ${header.run}`;
     this.models.refresh();
@@ -417,6 +439,7 @@ export class Plane {
     this.trainButton.disabled = on;
     this.continueButton.disabled = on || !this.runName;
     this.exploreButton.disabled = on;
+    this.modelLink.hidden ||= on;
   }
 
   async exploreTrained() {

@@ -66,7 +66,7 @@ export class Restore {
       seed: this.seed.value,
       sweeps: this.sweeps.value,
     };
-    this.page.link.start("restore", this.page.name, options, { image: this.image });
+    this.page.start("restore", options, { image: this.image });
   }
 
   hear(job, header, arrays) {

@@ -1,7 +1,7 @@
 // The Runs page: every run and every model that ships; one or two side by side; live while training.
 
 import { el, select } from "./dom.js";
-import { runDetail } from "./rundetail.js";
+import { compared, runDetail } from "./rundetail.js";
 
 const EVERY = 2000;
 
@@ -50,7 +50,8 @@ export class Runs {
       if (text === this.text) return;
       this.text = text;
       const open = [...this.body.querySelectorAll("details")].map((one) => one.open);
-      this.body.replaceChildren(...runs.map((run) => withReport(run)));
+      const pair = runs.length === 2 ? [compared(runs)] : [];
+      this.body.replaceChildren(...pair, ...runs.map((run, i) => withReport(run, runs[1 - i])));
       [...this.body.querySelectorAll("details")].forEach((one, i) => (one.open = open[i] ?? false));
     } catch (error) {
       if (turn === this.turn) this.status.textContent = error.message;
@@ -64,12 +65,14 @@ async function fetchRun(name) {
   return answer.json();
 }
 
-/** A run, with a link to its page as a file and the command that writes it. */
-function withReport(run) {
-  const article = runDetail(run, (file) => pictureAddress(run.name, file));
+/** A run, with links to its page and its model as files; its charts have the scales of another run, if there is one. */
+function withReport(run, beside) {
+  const article = runDetail(run, (file) => pictureAddress(run.name, file), beside);
   const address = `/report?${new URLSearchParams({ name: run.name })}`;
   const link = el("a", { href: address, download: "report.html" }, "report.html");
-  article.querySelector("h2").after(el("p", { class: "muted" }, "This page as one file: ", link, `, or springwell report ${run.name}`));
+  const model = el("a", { href: `/model?${new URLSearchParams({ name: run.name })}`, download: `${run.title.split("/").pop()}.zip` }, "model (ZIP)");
+  const files = ["This page as one file: ", link, `, or springwell report ${run.name}. `, "Download the ", model, "."];
+  article.querySelector("h2").after(el("p", { class: "muted" }, ...files));
   return article;
 }
 

@@ -12,7 +12,8 @@ export class Sample {
     this.canvas = el("canvas", { class: "sheet", role: "img", "aria-label": "Samples", id: "samples" });
     this.way = slider("Level", { min: 0, max: 0, value: 0, oninput: (i) => this.showFrame(i), shown: (i) => this.levelText(i) });
     this.way.element.hidden = true;
-    this.stage = el("div", {}, this.canvas, el("div", { class: "player" }, this.way.element));
+    this.hint = el("p", { class: "muted" }, "Press Draw samples. They begin as noise and become images level by level.");
+    this.stage = el("div", {}, this.hint, this.canvas, el("div", { class: "player" }, this.way.element));
     this.num = slider("Samples", { min: 1, max: 64, value: 16 });
     this.seed = number("Seed", 0);
     this.quick = checkbox("Quick: few gradients each, where a model has no chains and more levels", true);
@@ -30,12 +31,13 @@ export class Sample {
     this.frames.clear();
     this.way.element.hidden = true;
     this.canvas.width = 0;
+    this.hint.hidden = false;
   }
 
   draw() {
     this.asked = performance.now();
     this.page.link.cancel(this.job?.status === "running" ? this.job : null);
-    this.page.link.start("sample", this.page.name, { num: this.num.value, seed: this.seed.value, quick: this.quick.input.checked, ...this.page.classes.options });
+    this.page.start("sample", { num: this.num.value, seed: this.seed.value, quick: this.quick.input.checked });
   }
 
   hear(job, header, arrays) {
@@ -52,6 +54,7 @@ export class Sample {
     this.way.range(0, levels.length - 1);
     this.way.value = levels.length - 1;
     drawSheet(this.canvas, arrays.images);
+    this.hint.hidden = true;
     if (header.t > 0) return;
     if (this.asked) document.documentElement.dataset.sampledMilliseconds = Math.round(performance.now() - this.asked);
     this.asked = null;

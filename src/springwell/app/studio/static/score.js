@@ -9,13 +9,14 @@ import { drawImage } from "./sheet.js";
 export class Score {
   constructor(page) {
     this.page = page;
-    this.panel = new Panel(page.link, ["score.csv", "score.npz", "image.png", "image.npz"]);
+    this.panel = new Panel(page.link, ["score.png", "score.csv", "score.npz", "image.png", "image.npz"]);
     this.canvas = el("canvas", { class: "sheet", role: "img", "aria-label": "The image" });
     this.facts = el("dl", { class: "facts", id: "score-facts" });
     this.maps = el("div", { class: "pictures" });
+    this.mapsTitle = el("h3", { hidden: true }, "Where the score is large");
     this.chart = el("div", {});
     this.hint = el("p", { class: "muted" }, "Choose an image, or drop a file here, and score it.");
-    this.stage = el("div", {}, this.hint, el("div", { class: "pictures" }, el("figure", {}, this.canvas), this.facts), this.chart, this.maps);
+    this.stage = el("div", {}, this.hint, el("div", { class: "pictures" }, el("figure", {}, this.canvas), this.facts), this.chart, this.mapsTitle, this.maps);
     const start = button("Score it", () => this.start(), { class: "primary", id: "score" });
     this.controls = el("div", {}, group("Score", el("div", { class: "buttons" }, start)), this.panel.element);
     page.onImage((image) => this.take(image));
@@ -27,6 +28,7 @@ export class Score {
     this.canvas.width = 0;
     this.facts.replaceChildren();
     this.maps.replaceChildren();
+    this.mapsTitle.hidden = true;
     this.chart.replaceChildren();
     if (image) drawImage(this.canvas, image, 140);
   }
@@ -36,7 +38,7 @@ export class Score {
       this.hint.textContent = "Choose an image first: draw samples, take a test image or drop a file.";
       return;
     }
-    this.page.link.start("score", this.page.name, { seed: 0 }, { image: this.image });
+    this.page.start("score", { seed: 0 }, { image: this.image });
   }
 
   hear(job, header, arrays) {
@@ -63,7 +65,8 @@ export class Score {
   showFacts(header) {
     const kind = header.normalised ? `log-density (log Z: ${header.verdict})` : "f, the log-density up to a constant";
     const rank = header.percentile == null ? header.why : `higher than ${digits(header.percentile, 3)} % of ${header.num_reference} test images`;
-    const rows = [["Value", `${digits(header.value, 5)} nats, ${kind}`], ["Rank", rank]];
+    const likely = header.classes.slice(0, 3).map(([name, share]) => `${name} (${digits(100 * share, 3)} %)`).join(", ");
+    const rows = [["Value", `${digits(header.value, 5)} nats, ${kind}`], ["Rank", rank], ...(likely ? [["Class", `${likely}, if all classes are equally frequent`]] : [])];
     this.facts.replaceChildren(...rows.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
   }
 
@@ -83,8 +86,9 @@ export class Score {
       const context = canvas.getContext("2d");
       context.imageSmoothingEnabled = false;
       context.drawImage(small, 0, 0, canvas.width, canvas.height);
-      return el("figure", {}, canvas, el("figcaption", {}, `Score at level ${level}, up to ${digits(largest, 2)}`));
+      return el("figure", {}, canvas, el("figcaption", {}, `Level ${level}, up to ${digits(largest, 2)}`));
     });
+    this.mapsTitle.hidden = false;
     this.maps.replaceChildren(...figures);
   }
 }

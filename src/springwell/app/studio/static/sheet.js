@@ -30,7 +30,7 @@ export function drawImage(canvas, image, side = 64) {
 }
 
 /** Draws images side by side. */
-export function drawSheet(canvas, images, columns = Math.ceil(Math.sqrt(images.shape[0])), side = 72) {
+export function drawSheet(canvas, images, columns = Math.ceil(Math.sqrt(images.shape[0])), side = Math.max(48, Math.min(128, 520 / columns))) {
   const [count, height, width] = images.shape;
   const factor = Math.max(1, Math.round(side / Math.max(height, width)));
   const gap = 4;

@@ -2,6 +2,7 @@
 
 import { lineChart } from "./charts.js";
 import { button, digits, el, group, npy, saveFile, select, slider } from "./dom.js";
+import { MOST_PICTURES, saveFilm } from "./film.js";
 import { recipeBox } from "./panel.js";
 import { withSteps } from "./particles.js";
 import { drawSheet } from "./sheet.js";
@@ -24,11 +25,12 @@ export class Walk {
     this.run = button("Run", () => this.toggle(), { class: "primary", id: "walk" });
     const again = button("Begin again", () => this.reset());
     const png = button("Picture (PNG)", () => this.canvas.toBlob((blob) => blob && saveFile("chains.png", blob)));
+    const gif = button("Film (GIF)", () => this.saveFilm());
     const csv = button("f over time (CSV)", () => this.save());
     this.startButton = button("Where they began (NPY)", () => saveFile("start.npy", npy(this.stretch.start)), { hidden: true });
     this.leapfrog.element.hidden = true;
     const sliders = [this.kernel, this.stepSize, this.steps, this.leapfrog];
-    const buttons = el("div", { class: "buttons" }, this.run, again, png, csv, this.startButton);
+    const buttons = el("div", { class: "buttons" }, this.run, again, png, gif, csv, this.startButton);
     this.controls = el("div", {}, group("Chains without springs", ...sliders.map((one) => one.element), buttons, this.text, this.recipe.element));
     this.reset();
   }
@@ -43,7 +45,7 @@ export class Walk {
   }
 
   reset() {
-    Object.assign(this, { state: null, done: 0, history: [], stretch: null, generation: (this.generation ?? 0) + 1 });
+    Object.assign(this, { state: null, done: 0, history: [], film: [], stretch: null, generation: (this.generation ?? 0) + 1 });
     this.showRecipe();
     this.canvas.width = 0;
     this.chart.replaceChildren();
@@ -123,6 +125,9 @@ export class Walk {
     this.showRecipe();
     this.history.push({ steps: this.done, acceptance: header.acceptance, f });
     if (this.history.length > 5000) this.history.shift();
+    this.film.push(arrays.images);
+    // Every second picture is let go whenever there are twice as many as a film has.
+    if (this.film.length > 2 * MOST_PICTURES) this.film = this.film.filter((_, i) => i % 2 === 0);
     drawSheet(this.canvas, arrays.images);
     const shown = this.history.slice(-SHOWN);
     const chains = f.slice(0, 8).map((_, n) => ({ name: `chain ${n}`, y: shown.map((row) => row.f[n] ?? null), share: n / 8 }));
@@ -130,6 +135,12 @@ export class Walk {
     const mean = f.reduce((sum, value) => sum + value, 0) / f.length;
     const acceptance = header.acceptance == null ? "no acceptance test" : `acceptance ${digits(header.acceptance, 2)}`;
     this.text.textContent = `${f.length} chains, ${this.done} steps, mean f ${digits(mean, 5)} nats, ${acceptance}`;
+  }
+
+  async saveFilm() {
+    if (!this.film.length) return;
+    const paint = (canvas, i) => drawSheet(canvas, this.film[i], undefined, 56);
+    await saveFilm(this.page.link, this.page.name, "chains.gif", this.film.length, paint).catch((error) => (this.text.textContent = error.message));
   }
 
   save() {
