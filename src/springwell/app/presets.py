@@ -243,8 +243,17 @@ TABLE: dict[str, Preset] = {
         "mnist-density",
     ),
     "fashion-mnist-cond": Preset(
-        with_fields(_DENSITY, data="fashion-mnist", atoms=((-1.0, -1.0),), classes=_CLOTHES, **_COARSE),
+        with_fields(
+            _DENSITY,
+            data="fashion-mnist",
+            atoms=((-1.0, -1.0),),
+            classes=_CLOTHES,
+            **_COARSE,
+            iterations=30_000,
+            ema=0.9995,
+        ),
         "Fashion-MNIST by a density for every class, and one for all, in one network.",
+        50,
     ),
     "cifar10": Preset(with_fields(_FINE, batch=128), "CIFAR-10 by the recipe of mnist, on a U-Net for an accelerator."),
     "celeba": Preset(
