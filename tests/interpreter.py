@@ -60,12 +60,17 @@ class Interpreter:
         self.address = address
 
     def start(
-        self, words: Sequence[str], streams: Sequence[int], cwd: Path | str = ".", env: Mapping[str, str] = os.environ
+        self,
+        words: Sequence[str],
+        streams: Sequence[int],
+        cwd: Path | str = ".",
+        env: Mapping[str, str] = os.environ,
+        stand_in: int = 0,
     ) -> Program:
-        """Starts ``python WORDS``; the streams are stdin, stdout and stderr."""
+        """Starts ``python WORDS``; the streams are stdin, stdout and stderr. If a signal ends it, ``stand_in`` is killed."""
         link = socket.socket(socket.AF_UNIX)
         link.connect(self.address)
-        request = json.dumps({"words": list(words), "cwd": str(cwd), "env": dict(env)}).encode()
+        request = json.dumps({"words": list(words), "cwd": str(cwd), "env": dict(env), "stand_in": stand_in}).encode()
         socket.send_fds(link, [len(request).to_bytes(4, "big")], list(streams))
         link.sendall(request)
         return Program(link)
@@ -78,6 +83,10 @@ class Interpreter:
             for file in (out, err):
                 file.seek(0)
             return subprocess.CompletedProcess(words, code, out.read(), err.read())
+
+    def command(self, *words: str) -> list[str]:
+        """A command that runs ``python WORDS`` in a child of the server, for launchers that start programs themselves."""
+        return [sys.executable, "-S", "-E", __file__, "join", self.address, *words]
 
     def run_together(
         self, words: Sequence[str], cwd: Path | str = ".", env: Mapping[str, str] = os.environ, num: int = 2
@@ -124,13 +133,21 @@ class Program(contextlib.AbstractContextManager["Program"]):
         self.link.close()
 
 
+def join(address: str, words: list[str]) -> int:
+    """Stands for a program: passes signals on to it, ends with its exit code, and is killed when a signal ends it."""
+    with Interpreter(address).start(words, [0, 1, 2], os.getcwd(), stand_in=os.getpid()) as program:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: program.send_signal(number))
+        return program.wait()
+
+
 @contextlib.contextmanager
 def interpreter() -> Iterator[Interpreter]:
     """A server and what runs programs in its children."""
     with tempfile.TemporaryDirectory() as folder:
         address = f"{folder}/socket"
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "tests.interpreter", address]
+        command = [sys.executable, "-m", "tests.interpreter", "serve", address]
         with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
             assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
@@ -173,6 +190,8 @@ def serve(address: str) -> list[str]:
     if child:
         link.sendall(f"{child}\n".encode())
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code < 0 and request["stand_in"]:
+            os.kill(request["stand_in"], signal.SIGKILL)
         with contextlib.suppress(BrokenPipeError):
             link.sendall(f"{code}\n".encode())
         os._exit(0)
@@ -220,4 +239,6 @@ def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if sys.argv[1] == "join":
+        sys.exit(join(sys.argv[2], sys.argv[3:]))
+    main(sys.argv[2])

@@ -9,7 +9,12 @@ is made, and ``normaliser``, ``pooled`` and ``bennett`` return numbers. Pilots r
 tune the next. Tests below say so where they go around such a reading.
 """
 
+import ast
+import contextlib
 import copy
+import importlib
+import inspect
+import pkgutil
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -21,12 +26,17 @@ import torch._dynamo
 from springwell.applications.compose import Mixture, Product, Term
 from springwell.applications.inpaint import inpaint_levels
 from springwell.applications.interpolate import blended, blended_take, corner_weights
+from springwell.applications.operators import average_pool, blur, enlarged, gaussian_kernel, median_filter
 from springwell.applications.restore import Measurement, Posterior
 from springwell.conditional import Conditional
 from springwell.energy import EnergyResNet, EnergyUNet, FourierMLP, ScaledEnergy
+from springwell.energy.columns import ColumnEnergy, ColumnNetwork
+from springwell.energy.labelled import Labelled
+from springwell.energy.mixture import Mixture as Gaussians
 from springwell.energy.prior import Prior
-from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy
+from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy, know_classes
 from springwell.generate import denoise, progressive
+from springwell.integrate import Integrator
 from springwell.level import LevelSampler
 from springwell.likelihood import annealed
 from springwell.likelihood.annealed import Walkers, _Systems, level_path
@@ -37,10 +47,12 @@ from springwell.likelihood.quadrature import evaluate
 from springwell.likelihood.ratios import level_ratios
 from springwell.noise import MixedNoise, Noise
 from springwell.normalised import Focus, Normalised, Weights
-from springwell.objectives import DSM, Marginal, Recovery
-from springwell.samplers import hmc, make_kernel, run_chain
+from springwell.objectives import DSM, Marginal, Objective, Recovery
+from springwell.samplers import DualAveraging, Welford, gradient, hmc, make_kernel, run_chain, value_and_grad
 from springwell.samplers.base import begin
 from springwell.schedule import NoiseSchedule
+from springwell.training.options import TrainingOptions
+from springwell.training.step import Step
 
 N = 4
 IMAGE, VECTOR = (1, 8, 8), (2,)
@@ -203,7 +215,7 @@ def test_walks_along_the_noise(name, resample, num_leapfrog):
     down, y = denoising_walk(energy, sigma, noise(), 2, systems, moves=moves)
     up = noising_walk(energy, sigma, meta(*shape)[:2], noise(), systems, moves)
     assert (y.device.type, y.shape) == ("meta", (N, *shape))
-    assert {walk.log_ratio.device.type for walk in (down, up)} == {"meta"}
+    assert {found.log_ratio.device.type for found in (down, up)} == {"meta"}
     assert down.partial.shape == up.partial.shape == (2, len(sigma))
 
 
@@ -260,6 +272,91 @@ def test_interpolation(energy, kernel, tests, corners):
     assert (t, x.device.type, x.shape) == (0, "meta", (N, *energy.shape))
 
 
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_integrator(energy, stochastic, monkeypatch):
+    """Its hops are numbers of the host: two lists of the schedule, read before the first hop."""
+    known = iter([SCHEDULE.a_cum.tolist(), SCHEDULE.sigma_cum.tolist()])
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: next(known))
+    *_, (t, x, _) = Integrator(3, stochastic).trajectory(energy, moved(SCHEDULE), energy.shape, noise())
+    assert (t, x.device.type, x.shape) == (0, "meta", (N, *energy.shape))
+
+
+@pytest.mark.parametrize("name", ["mlp", "unet"])
+@pytest.mark.parametrize("guidance", [0.0, 1.0, 2.5])
+def test_one_of_several_classes(name, guidance):
+    """Training with labels, then chains at the density of one class, guided or not."""
+    energy, shape = residual(name)
+    know_classes(energy.energy.network, 3)
+    loss_fn = Normalised(energy, SCHEDULE, Weights(classifier=0.5), Focus())
+    energy.to("meta")
+    loss_fn.schedule = moved(SCHEDULE)
+    loss_fn(meta(*shape), noise(), label=levels()).loss.mean().backward()
+    one = LevelEnergy(Labelled(energy.energy, 1, guidance), SCHEDULE).to("meta")
+    *_, (t, x, _) = progressive(one, moved(SCHEDULE), LevelSampler("mala", 2, 0.1), shape, noise())
+    assert (t, x.device.type, x.shape) == (0, "meta", (N, *shape))
+
+
+def test_energies_of_rows():
+    """The loss of one energy per column; the density and the score of Gaussians."""
+    columns = ColumnEnergy(ColumnNetwork(3, width=8), torch.tensor([2, 0, 1])).to("meta")
+    (-columns(meta(3)).mean()).backward()
+    assert {p.grad.device.type for p in columns.parameters()} == {"meta"}
+    gaussians = Gaussians.outline(2, 3).to("meta")
+    value, grad = value_and_grad(gaussians, meta(3))
+    assert (value.device.type, grad.shape) == ("meta", gaussians.score(meta(3)).shape)
+
+
+def test_step_sizes_and_masses():
+    state = DualAveraging.start(torch.full((3,), 0.1, device="meta"))
+    state = state.update(torch.empty(3, device="meta"), 0.6, torch.ones(3, dtype=torch.bool, device="meta"))
+    assert {state.step_size.device.type, state.frozen.device.type} == {"meta"}
+    masses = Welford.start(meta(2)).update(meta(2))
+    assert masses.variance.device.type == "meta"
+
+
+OPERATORS = [average_pool(2), blur(gaussian_kernel(1.0)), median_filter, lambda x: enlarged(x, (3, 9, 9))]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_operators(operator):
+    """A blur's kernel is moved to its image; the gradient is what restoration needs."""
+    assert gradient(lambda x: operator(x).flatten(1).sum(-1), meta(*IMAGE)).device.type == "meta"
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_iteration_of_training(energy, accumulate):
+    """The draw of the levels, the loss, the clip, Adam, the average and the step sizes; accelerate itself needs a device."""
+    sampler = LevelSampler("mala", 2, torch.full((3,), 0.1, device="meta"))
+    options = TrainingOptions(batch=N, accumulate=accumulate, clip=1.0, idle_start=True)
+    data = SimpleNamespace(sample=lambda noise: meta(*energy.shape)[: len(noise)])
+    objective = Recovery(energy, SCHEDULE, sampler)
+    objective.schedule = moved(SCHEDULE)
+    state = SimpleNamespace(
+        energy=energy,
+        average=copy.deepcopy(energy),
+        adam=torch.optim.AdamW(energy.parameters()),
+        step_size=sampler.step_size,
+        statistics=torch.zeros(3, 2 + len(objective.names), dtype=torch.float64, device="meta"),
+    )
+    task = SimpleNamespace(
+        options=options, data=data, labels=None, sampler=sampler, schedule=SCHEDULE, adapts=True, target_acceptance=0.6
+    )
+    accelerator = SimpleNamespace(
+        num_processes=1,
+        process_index=0,
+        device="meta",
+        prepare_optimizer=lambda optimizer: optimizer,
+        no_sync=lambda module: contextlib.nullcontext(),
+        backward=lambda loss: loss.backward(),
+        clip_grad_norm_=torch.nn.utils.clip_grad_norm_,
+        reduce=lambda sums: sums,
+    )
+    step = Step(task, state, objective, accelerator)
+    norm = step(3, map(step.draw, range(3 * accumulate, 4 * accumulate)))
+    assert norm.device.type == "meta"
+    assert len(state.adam.state) == sum(p.grad is not None for p in energy.parameters()) > 0
+
+
 @pytest.mark.parametrize("kernel", ["langevin", "mala"])
 @pytest.mark.parametrize("name", ["resnet", "unet"])
 def test_a_chain_in_bfloat16(name, kernel):
@@ -313,3 +410,88 @@ def test_a_step_of_a_chain_is_one_graph(kernel):
     with torch._dynamo.config.patch(trace_autograd_ops=True):
         compiled = torch.compile(step, fullgraph=True, backend="aot_eager")(state, *numbers)
     torch.testing.assert_close(compiled.y, step(state, *numbers).y)
+
+
+# What runs under another name in a test of this file, and what has nothing that could run on a device.
+ELSEWHERE = {
+    # Networks: the parts of one, and what their makers use.
+    "Classes": "part of NoiseMLP and NoiseUNet",
+    "ClassSite": "base class",
+    "DenseMap": "part of EnergyUNet",
+    "ImageEnergy": "base class",
+    "ResBlock": "part of EnergyResNet",
+    "SpectralLayer": "part of EnergyResNet",
+    "UNetBlock": "part of EnergyUNet",
+    # Samplers.
+    "Info": "record",
+    "Kernel": "record",
+    "LogDensity": "type",
+    "State": "record",
+    "Target": "type",
+    "Trace": "record",
+    "Tuned": "record",
+    "Tuning": "record of numbers",
+    "adapt_step_size": "part of Step",
+    "langevin": "made by make_kernel",
+    "mala": "made by make_kernel",
+    "nuts": "its trees grow by what chains find",
+    "record_chain": "run_chain and a list; checks its start and its end",
+    "tune_step_size": "a pilot, which reads an acceptance after every round",
+    # Objectives.
+    "Objective": "base class",
+    # Likelihood.
+    "Bracket": "record of numbers",
+    "Estimate": "record of numbers",
+    "NoisePath": "reads its lowest and highest noise",
+    "Normaliser": "record of numbers",
+    "Path": "made by level_path",
+    "Plan": "record of numbers",
+    "Ratios": "record",
+    "Settings": "record of numbers",
+    "Walk": "record",
+    "bennett": "returns a number",
+    "bracket": "returns numbers",
+    "estimate": "returns numbers",
+    "judge": "judges numbers",
+    "normaliser": "returns a number; evaluate is its part on the device",
+    "pilot": "reads an acceptance at every stop",
+    "plain_path": "level_path with one level",
+    "to_bits": "a division",
+    "tune_steps": "a pilot",
+    "walk": "Walkers and _Systems, between checks of its first state and its last weights",
+    # Applications of a Model, whose units are on its device; their chains are tested.
+    "Draws": "record of numbers",
+    "Restoration": "record",
+    "inpaint": "inpaint_levels",
+    "interpolate": "MixedNoise, blended and progressive",
+    "mixture": "Mixture",
+    "product": "Product",
+    "restore": "Posterior",
+    "spherical": "corner_weights",
+    "tempered": "Product of one",
+}
+
+
+def public_names():
+    """Networks, samplers, objectives, estimators and applications: what the packages export, and the classes of some kinds."""
+    for package in ("samplers", "likelihood", "applications"):
+        yield from importlib.import_module(f"springwell.{package}").__all__
+    energies = importlib.import_module("springwell.energy").__path__
+    modules = [f"springwell.energy.{found.name}" for found in pkgutil.iter_modules(energies)]
+    for name in [*modules, "springwell.objectives", "springwell.normalised", "springwell.integrate"]:
+        for key, value in vars(importlib.import_module(name)).items():
+            own = inspect.isclass(value) and value.__module__ == name and not key.startswith("_")
+            if own and not {torch.nn.Module, Objective, Integrator}.isdisjoint(value.__mro__):
+                yield key
+
+
+def test_every_public_name_is_here():
+    """A network, sampler, objective, estimator or application that is new has to run on the meta device, or say why not."""
+    tree = ast.parse(inspect.getsource(inspect.getmodule(public_names)))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "public_names"]
+    values = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+    used = {node.id for part in [*functions, *values] for node in ast.walk(part) if isinstance(node, ast.Name)}
+    names = set(public_names())
+    assert names - used - ELSEWHERE.keys() == set()
+    assert ELSEWHERE.keys() - names == set(), "no longer exist"
+    assert ELSEWHERE.keys() & used == set(), "run in a test, so they need no reason"

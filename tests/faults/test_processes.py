@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,13 +13,12 @@ from safetensors.torch import load_file
 ROOT = Path(__file__).parents[2]
 
 
-def torchrun(folder, *arguments, restarts=0, timeout=240):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    # Without the dashes torchrun takes --num for an option of its own.
-    command = [*launch, "--max-restarts", str(restarts), "--", *map(str, arguments)]
+def torchrun(python, folder, *arguments, restarts=0):
+    """Two processes that torchrun starts, watches and, after a death, starts again."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
     # Restarted processes would otherwise find the addresses of the dead ones.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
+    return python.run([*launch, "--no-python", "--", *python.command(*arguments)], cwd=folder, env=environment)
 
 
 def together(python, folder, *arguments, **environment):
@@ -106,14 +103,14 @@ def test_a_killed_process_ends_the_run_and_a_restart_resumes_it(python, tmp_path
     whole = together(python, tmp_path, "train.py", "whole", "undisturbed", TORCHELASTIC_RESTART_COUNT="0")
     assert whole.returncode == 0, whole.stderr[-2000:]
     began = time.monotonic()
-    stopped = torchrun(tmp_path, "train.py", "stopped", "killed")
+    stopped = torchrun(python, tmp_path, "train.py", "stopped", "killed")
     assert stopped.returncode != 0
     assert "Signal 9 (SIGKILL)" in stopped.stderr
     assert "another process of this training ended; its checkpoints are kept" in stopped.stderr
     # The timeout of the processes' own waiting is two hours; an end of the launcher's making takes seconds.
     assert time.monotonic() - began < 200
     assert not (tmp_path / "stopped" / "model.json").exists()
-    resumed = torchrun(tmp_path, "train.py", "resumed", "killed", restarts=1)
+    resumed = torchrun(python, tmp_path, "train.py", "resumed", "killed", restarts=1)
     assert resumed.returncode == 0, resumed.stderr[-2000:]
     a, b = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
     assert all(torch.equal(a[name], b[name]) for name in a)
