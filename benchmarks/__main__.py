@@ -13,6 +13,7 @@ tables       held-out log-density of tables against mixtures, kernels and flows
 inception    features per second, which FID is made of
 data         decoding per second
 scaling      how the cost grows with the batch, K, T and the resolution
+load         small commands beside busy processes, by the number of threads
 
 Every benchmark is a process of its own, so that none inherits the threads, the memory or the compiled code of another; contests
 take turns within one benchmark. The page has the versions, the threads and the load of the machine before and after.
@@ -43,6 +44,7 @@ QUICK: dict[str, list[str]] = {
     "inception": ["--repeats", "3"],
     "data": ["--num", "300"],
     "scaling": ["--repeats", "3"],
+    "load": ["--rounds", "1", "--only", "digits"],
 }
 PACKAGES = ("springwell", "torch", "numpy", "ebmkit", "torchebm", "blackjax", "jax", "zuko", "normflows", "tensorflow")
 

@@ -167,6 +167,12 @@ def receive(link: socket.socket) -> dict[str, Any]:
     return request
 
 
+def kill_when_left(link: socket.socket, child: int) -> None:
+    """Ends a program that nobody waits for any more."""
+    link.recv(1)
+    os.kill(child, signal.SIGKILL)
+
+
 def serve(address: str) -> list[str]:
     """Serves for ever. Returns only in the child that is to be a program, with the words of that program."""
     with socket.socket(socket.AF_UNIX) as door:
@@ -189,6 +195,7 @@ def serve(address: str) -> list[str]:
     child = os.fork()
     if child:
         link.sendall(f"{child}\n".encode())
+        threading.Thread(target=kill_when_left, args=(link, child), daemon=True).start()
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if code < 0 and request["stand_in"]:
             os.kill(request["stand_in"], signal.SIGKILL)

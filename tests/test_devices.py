@@ -4,9 +4,16 @@ import gc
 import os
 import weakref
 
+import pytest
 import torch
 
+from springwell.app.api import load
+from springwell.app.cli import main
+from springwell.app.config import with_fields
+from springwell.app.cost import step_operations
+from springwell.app.presets import preset
 from springwell.devices import kept_tensors, threads_for
+from springwell.errors import UserError
 from springwell.level import LevelSampler
 from springwell.model import Model
 from springwell.schedule import NoiseSchedule
@@ -48,3 +55,37 @@ def test_the_command_line_waits_passively_unless_told_otherwise(python):
     for given, found in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")):
         environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
         assert python.run(["-c", code], env={**environment, **given}).stdout.splitlines()[-1] == found
+
+
+@pytest.mark.parametrize(
+    ("words", "work"),
+    [
+        (["train", "checkerboard", "--batch", "64"], "springwell.app.api.train_run"),
+        (["reproduce", "fig3"], "springwell.paper.common.trained"),
+    ],
+)
+def test_commands_that_train_count_the_work_of_a_step_and_take_threads_for_it(words, work, monkeypatch, tmp_path):
+    seen = []
+
+    def stop(*arguments, **options):
+        raise UserError("that is all")
+
+    monkeypatch.setattr(work, stop)
+    monkeypatch.setattr("springwell.devices.threads_for", lambda operations: seen.append(operations) or 3)
+    monkeypatch.setattr(torch, "set_num_threads", seen.append)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main([*words, "--out", "out", "--device", "cpu"])
+    config = preset("checkerboard")
+    assert seen == [step_operations(with_fields(config, batch=64) if words[0] == "train" else config), 3]
+
+
+def test_a_command_with_a_model_counts_the_work_of_its_rows(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr("springwell.devices.threads_for", lambda operations: seen.append(operations) or 1)
+    monkeypatch.setattr(torch, "set_num_threads", seen.append)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["sample", "checkerboard", "--num", "10", "--steps", "1", "--out", "x.npy", "--device", "cpu"])
+    model = load("checkerboard")
+    assert seen == [10 * model.gradient_operations(), 1]

@@ -41,7 +41,8 @@ def test_a_notebook_runs_from_top_to_bottom(
     monkeypatch.setenv("SPRINGWELL_SMALL", "1")
     notebook = nbformat.read(path, as_version=4)
     stored = kinds(notebook)
-    NotebookClient(notebook, km=Manager(), timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    folder = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, kernel_manager_class=Manager, kernel_name="python3", timeout=600, resources=folder).execute()
     # Numbers may differ between machines and sizes; what kinds of outputs there are may not.
     assert kinds(notebook) == stored
     assert sum("image/png" in data for cell in stored for data in cell) >= 4

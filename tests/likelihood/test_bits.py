@@ -7,6 +7,7 @@ import torch
 
 from springwell.errors import UserError
 from springwell.evaluation.scores import auroc
+from springwell.likelihood import bits
 from springwell.likelihood.bits import check_range, log_volume, to_bits
 from tests.likelihood.targets import noise
 
@@ -32,6 +33,15 @@ def test_the_volume_is_that_of_a_decoder(dequantised, sigma):
     centres = a * (values[:, None] + cell * inside)
     q = torch.exp(-0.5 * ((x_0.double()[:, :, None] - centres) / sigma) ** 2).mean(-1) / (sigma * math.sqrt(2 * math.pi))
     torch.testing.assert_close(log_volume(x_0, a, sigma, cell, dequantised), -q.sum(1).log(), rtol=1e-5, atol=1e-5)
+
+
+def test_images_larger_than_what_is_computed_at_once_have_the_same_volume(monkeypatch):
+    """One after the other, or two at a time with one left over."""
+    x_0 = torch.rand(5, 6, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    expected = log_volume(x_0, 0.9, 0.3, 0.125, True)
+    for pixels in (4, 12):
+        monkeypatch.setattr(bits, "_PIXELS_AT_ONCE", pixels)
+        torch.testing.assert_close(log_volume(x_0, 0.9, 0.3, 0.125, True), expected, rtol=0, atol=0)
 
 
 def test_bits_bound_the_code_length_of_a_known_model():

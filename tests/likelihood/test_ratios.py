@@ -57,3 +57,12 @@ def test_steps_of_all_levels_are_the_same_share_of_their_springs_if_those_of_the
     schedule = NoiseSchedule.from_sigmas([0.1 + 0.02 * t for t in range(30)], 0.05)
     steps = tune_steps(GaussianEnergy(schedule), schedule, (2,))
     torch.testing.assert_close(steps, 0.1 * schedule.sigma[1:], check_dtype=False)
+
+
+def test_the_acceptance_of_every_level_is_that_of_its_own_chains():
+    """Steps of a tenth of a spring are taken, and steps of ten springs are not."""
+    schedule = NoiseSchedule.from_sigmas([0.3, 0.4, 0.5, 0.6], 0.2)
+    share = torch.tensor([0.1, 10.0, 0.1, 0.1])
+    found = level_ratios(GaussianEnergy(schedule), schedule, (16,), noise(64), 4, share * schedule.sigma[1:])
+    assert found.acceptance.shape == (4,)
+    assert [bool(acceptance > 0.5) for acceptance in found.acceptance] == [True, False, True, True]

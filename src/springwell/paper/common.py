@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ class Study:
         reporter: Receives progress updates.
         data: What it is made on; None for the default.
         runs: Where to look for finished runs.
+        before: Called with the config of every model before it is trained.
     """
 
     out: Path
@@ -40,6 +42,7 @@ class Study:
     reporter: Reporter
     data: str | None = None
     runs: Path = Path("runs")
+    before: Callable[[Config], None] = lambda config: None
 
     def samples(self, num: int) -> int:
         """How many samples to draw of ``num`` where the scale is below 1, at least 64."""
@@ -47,6 +50,7 @@ class Study:
 
     def trained(self, config: Config, name: str) -> Model:
         """The model of ``config``, trained in the folder ``name`` below the figure's unless it is there already."""
+        self.before(config)
         return trained(config, self.out / "runs" / name, self.device, self.reporter)
 
 

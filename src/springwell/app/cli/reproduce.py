@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from springwell.app.cli import common as cli
 from springwell.errors import UserError
+
+if TYPE_CHECKING:
+    from springwell.app.config import Config
 
 _Figure = Literal["fig2", "fig3", "fig-logz", "bpd", "ladder", "ablation", "longrun-hmc", "longrun-nuts"]
 _Table = Literal["table1", "table3", "table-bpd"]
@@ -55,13 +58,19 @@ def reproduce_command(command: ReproduceCommand, context: cli.Context) -> dict[s
         tables = import_module("springwell.paper.tables")
         return _shown(tables.reproduce(command.name, command.out, command.runs), context)
     context.set_threads()
+    from springwell.app.cost import step_operations
+
     name, _, kernel = command.name.removeprefix("fig-").partition("-")
     reproduce = import_module(f"springwell.paper.{name}").reproduce
     if command.name == "fig2" and command.data is not None:
         raise UserError(f"--data {command.data}: fig2 shows its own two data sets; leave it out")
-    study = import_module("springwell.paper.common").Study(
-        command.out, command.seed, scale, command.common.device, context.reporter, command.data, command.runs
-    )
+
+    def fit(config: Config) -> None:
+        """Sets the number of threads that suits a training."""
+        context.fit_threads(lambda: step_operations(config))
+
+    place = (command.out, command.seed, scale, command.common.device, context.reporter, command.data, command.runs)
+    study = import_module("springwell.paper.common").Study(*place, fit)
     return _shown(reproduce(study, kernel) if kernel else reproduce(study), context)
 
 
