@@ -13,6 +13,7 @@ tables       held-out log-density of tables against mixtures, kernels and flows
 inception    features per second, which FID is made of
 data         decoding per second
 scaling      how the cost grows with the batch, K, T and the resolution
+gradients    a gradient and a step of a chain of a small network, by the batch
 load         small commands beside busy processes, by the number of threads
 
 Every benchmark is a process of its own, so that none inherits the threads, the memory or the compiled code of another; contests
@@ -44,6 +45,7 @@ QUICK: dict[str, list[str]] = {
     "inception": ["--repeats", "3"],
     "data": ["--num", "300"],
     "scaling": ["--repeats", "3"],
+    "gradients": ["--rounds", "20"],
     "load": ["--rounds", "1", "--only", "digits"],
 }
 PACKAGES = ("springwell", "torch", "numpy", "ebmkit", "torchebm", "blackjax", "jax", "zuko", "normflows", "tensorflow")

@@ -70,6 +70,22 @@ def test_a_chain_sees_the_same_energy(rule, dim):
     torch.testing.assert_close(at_level(energy, t)(y), energy(y, t), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rule", ["step", "learned"])
+@pytest.mark.parametrize("precision", [0.0, 0.5, "noise"])
+@pytest.mark.parametrize(("dim", "depth"), [(1, 1), (2, 2), (7, 4)])
+def test_the_gradient_in_closed_form_is_that_of_the_energy(rule, precision, dim, depth):
+    energy = ScaledEnergy(network(dim, depth=depth), SCHEDULE, rule, precision).double()
+    y, t = torch.randn(40, dim, dtype=torch.float64, requires_grad=True), torch.arange(40) % 6
+    f = energy(y, t)
+    (expected,) = torch.autograd.grad(f.sum(), y)
+    value, grad = at_level(energy, t).value_and_grad(y)
+    assert not value.requires_grad
+    assert not grad.requires_grad
+    torch.testing.assert_close(value, f.detach(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(grad, expected, rtol=1e-12, atol=1e-12)
+    assert torch.equal(at_level(energy, t).grad(y), grad)
+
+
 def test_chains_leave_no_gradient_on_the_weights():
     energy = ScaledEnergy(network(), SCHEDULE, "learned", 0.5)
     y = torch.randn(4, 2, requires_grad=True)

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from springwell.devices import Operations
 from springwell.samplers import gradient
 from springwell.schedule import NoiseSchedule
+from springwell.shapes import expand
 
 EnergyFunction = Callable[[Tensor, Tensor], Tensor]
 # Of 1 / sigmabar_t, where learned scales start.
@@ -109,6 +110,8 @@ class ScaledEnergy(nn.Module):
     def at(self, t: Tensor) -> Callable[[Tensor], Tensor]:
         network, (scale, precision) = at_level(self.network, t), self._level(t)
         scale = scale.detach()
+        if hasattr(network, "value_and_grad"):
+            return _Scaled(self, network, scale, precision)
         if getattr(self.network, "autocast", None) != torch.float16:
             return lambda y: self._combine(network(y), y, scale, precision)
 
@@ -117,6 +120,29 @@ class ScaledEnergy(nn.Module):
             return self._combine(output, y, scale, precision)
 
         return half
+
+
+class _Scaled:
+    """y -> f(y, t) at fixed levels, by a network that knows its own gradient."""
+
+    def __init__(self, energy: ScaledEnergy, network: Any, scale: Tensor, precision: Tensor):
+        self.energy, self.network, self.scale, self.precision = energy, network, scale, precision
+
+    def __call__(self, y: Tensor) -> Tensor:
+        return self.energy._combine(self.network(y), y, self.scale, self.precision)
+
+    @torch.no_grad()
+    def value_and_grad(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """f ``[N]`` and its gradient ``[N, ...]``, detached."""
+        value, grad = self.network.value_and_grad(y)
+        grad = expand(self.scale, y) * grad
+        if self.energy.has_base:
+            grad = grad - expand(self.precision, y) * y
+        return self.energy._combine(value, y, self.scale, self.precision), grad
+
+    def grad(self, y: Tensor) -> Tensor:
+        """The gradient ``[N, ...]`` alone, detached."""
+        return self.value_and_grad(y)[1]
 
 
 class _TimesGradient(torch.autograd.Function):
