@@ -50,16 +50,18 @@ def busy(num: int) -> Iterator[None]:
 
 
 def seconds(command: list[str], setting: str) -> float:
-    """The time of one run of a command by the clock."""
+    """The time of one run of a command by the clock; its CPU time goes to stderr."""
     threads, policy = SETTINGS[setting]
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     environment["OMP_WAIT_POLICY"] = policy
     suffix = ".npy" if "checkerboard" in command else ".npz"
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-m", "springwell", *command, *threads, "--device", "cpu", "--out", f"x{suffix}"]
-        began = time.monotonic()
+        began, spent = time.monotonic(), os.times().children_user + os.times().children_system
         subprocess.run(words, cwd=folder, env=environment, check=True, capture_output=True)
-        return time.monotonic() - began
+        taken, spent = time.monotonic() - began, os.times().children_user + os.times().children_system - spent
+        print(f"{' '.join(command[:2])}, {setting}: {taken:.1f} s, {spent:.1f} s of CPU time", file=sys.stderr, flush=True)
+        return taken
 
 
 def main() -> None:
