@@ -57,7 +57,7 @@ TESTS: dict[str, list[str]] = {
     "noise": ["tests/test_noise.py", "tests/samplers/test_levels.py", "tests/test_properties.py", "tests/test_level.py"],
     "conditional": [
         "tests/samplers/test_chains.py",
-        "tests/test_conditional.py",
+        "tests/training/test_density.py",
         "tests/test_level.py",
         "tests/samplers/test_checks.py",
         "tests/test_objectives.py",
