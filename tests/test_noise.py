@@ -14,6 +14,7 @@ from springwell.applications.batches import _STREAMS
 from springwell.errors import UserError
 from springwell.evaluation.longrun import STREAMS_PER_RUN
 from springwell.likelihood.bracket import MAX_SOURCES
+from springwell.model import MOST_ATTEMPTS
 from springwell.noise import MixedNoise, Noise, Stream, mix
 from springwell.training.rollback import ROLLBACK_FACTORS, STREAMS_PER_ROLLBACK
 
@@ -87,7 +88,8 @@ LAST_ATTEMPT = (len(ROLLBACK_FACTORS) - 1) * STREAMS_PER_ROLLBACK
 MOST_STEPS = 10**8
 REACH = {
     Stream.TRAINING: LAST_ATTEMPT + MOST_ITERATIONS,
-    Stream.SAMPLING: 0,
+    Stream.SAMPLING: MOST_ATTEMPTS - 1,
+    Stream.KEEPING: MOST_ATTEMPTS - 1,
     Stream.LEVELS: LAST_ATTEMPT + MOST_ITERATIONS,
     Stream.DATA: 0,
     Stream.NULL: 0,

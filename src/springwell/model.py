@@ -42,6 +42,9 @@ CPU_IMAGE_BATCH = 256
 CPU_MEMORY = 2**30
 TILE = 64
 MIN_IMAGES = 8
+# Standard deviations of the noise at which images are classified, in units of standardised data.
+CLASSIFYING_NOISES = (0.8, 1.2, 1.7)
+MOST_ATTEMPTS = 100
 Array = Tensor | np.ndarray
 
 
@@ -75,6 +78,18 @@ class LogZ(NamedTuple):
     def correction(self) -> float | None:
         """How much the estimate is above the claim."""
         return None if self.claim is None else self.value - self.claim
+
+
+class Rejection(NamedTuple):
+    """A way to draw from a density by draws of another one, some of which are kept.
+
+    Attributes:
+        proposal: The model to draw from.
+        log_keep: x_0 in standardised coordinates ``[N, ...]`` -> log of the probability with which it is kept.
+    """
+
+    proposal: Model
+    log_keep: Callable[[Tensor], Tensor]
 
 
 def _units(
@@ -135,6 +150,8 @@ class Model:
     """Sweeps of every level after its first draw, for energies whose levels are not noisy versions of one another."""
     label: str = ""
     """The class that it was given; see :meth:`given`."""
+    rejection: Rejection | None = None
+    """How its samples are drawn if not from its own energy."""
 
     def __init__(
         self,
@@ -243,36 +260,52 @@ class Model:
             return label
         raise UserError(f"label={label!r}: unknown{did_you_mean(str(label), classes)}; the classes are {', '.join(classes)}")
 
-    def given(self, label: int | str, guidance: float = 1.0, sweeps: int = 0, share: float | None = None) -> Model:
+    def given(
+        self, label: int | str, guidance: float = 1.0, sweeps: int = 0, share: float | None = None, rejection: bool = False
+    ) -> Model:
         """The model of one class, an ordinary model that shares the weights.
 
             model.given(3).sample(64)
             model.given("sneaker", guidance=2, sweeps=4).sample(64, num_steps=5)
+            model.given("sneaker", guidance=2, rejection=True).sample(64)
 
-        A guided model has the energy f + w (f(. | c) - f); see :mod:`springwell.energy.labelled`. Chains with a Metropolis test
-        (``num_steps``) and sweeps draw from it; without them it is drawn by classifier-free guidance, which has another law.
+        A guided model has the density p(x) p(c | x)^w; see :mod:`springwell.energy.labelled`. Chains with a Metropolis test
+        (``num_steps``) and sweeps lead to it; without them it is drawn by classifier-free guidance, which has another law. With
+        ``rejection`` the class is drawn, and every draw is kept with probability p(c | x)^(w - 1), by :meth:`classify`, or else
+        drawn again: the guided law itself, as far as the class is drawn from its own law.
 
         Args:
             label: The class, by its name or its number.
             guidance: w: 0 for all data, 1 for the class, more for what tells the class from others.
             sweeps: Sweeps of every level, in sampling.
-            share: The class's share of the data, which bounds what guidance adds. Default: as large as that of any other.
+            share: The class's share of the data. Default: as large as that of any other.
+            rejection: Whether samples are drawn by rejection; for w of at least 1.
         """
         if not isinstance(guidance, (int, float)) or not math.isfinite(guidance):
             raise UserError(f"guidance={guidance!r}: must be a finite number; 1 is the class itself")
+        if rejection and guidance < 1:
+            raise UserError(f"guidance={guidance:g}: rejection needs at least 1; leave one of them out")
         number, old = self.label_of(label), self.energy_function
         assert isinstance(old, LevelEnergy)
-        share = 1 / len(self.classes) if share is None else share
+        num = len(self.classes)
+        share = 1 / num if share is None else share
         if not 0 < share < 1:
             raise UserError(f"share={share!r}: must be between 0 and 1")
-        energy = LevelEnergy(Labelled(old.energy, number, float(guidance), share), self.schedule).to(self.device)
+        energy = LevelEnergy(Labelled(old.energy, number, float(guidance), share, num), self.schedule).to(self.device)
         model = Model(energy, self.schedule, self.sampler, self.shift, self.scale, denoise=self.denoise)
         model.iteration, model.source, model.metadata = self.iteration, self.source, dict(self.metadata)
         model.label, model.sweeps = self.classes[number], whole_number("sweeps", sweeps, 0)
+        if rejection and guidance > 1:
+            prior = [share if c == number else (1 - share) / (num - 1) for c in range(num)]
+
+            def log_keep(u: Tensor) -> Tensor:
+                return (guidance - 1) * self.classify(self.shift + self.scale * u, prior)[:, number]
+
+            model.rejection = Rejection(self.given(number, sweeps=sweeps), log_keep)
         return model
 
     @torch.no_grad()
-    def class_log_prob(self, x: Array, level: int = 0, draws: int = 1, seed: int = 0) -> Tensor:
+    def class_log_prob(self, x: Array, level: int = 0, draws: int = 0, seed: int = 0) -> Tensor:
         """log p(x | c) ``[N, C]`` (nats, float64) of data ``[N, ...]``, as the energies of all classes believe it.
 
         It takes one pass per class and draw.
@@ -280,35 +313,59 @@ class Model:
         Args:
             x: Data, in their units.
             level: Another level t gives the log-densities of x_t, standardised, in place of those of x.
-            draws: How often x is given the noise of that level; log-densities are means over the draws. Level 0 has none.
+            draws: How often x is given the noise of that level; log-densities are means over the draws. With 0, and at level
+                0, it is given none: x_t is abar_t x.
             seed: Of that noise.
         """
         u, energy, level = self.standardised(x), self.energy_function, self._level(level)
         self.label_of(0)
-        scale = self.schedule.scale[level].to(u.dtype)
+        draws = whole_number("draws", draws, 0) if level else 0
+        scale, a = self.schedule.scale[level].to(u.dtype), self.schedule.a_cum[level].to(u.dtype) if level else 1.0
         volume = -u[0].numel() * self.schedule.scale[level].log() + (self.scale.double().log().sum() if level == 0 else 0.0)
         parts = []
         for index in torch.arange(len(u)).split(self.automatic_batch()):
             part, t = u[index], torch.full((len(index),), level, device=u.device)
             noise, found = self.noise(seed, index, Stream.CLASSES), []
-            for _ in range(whole_number("draws", draws, 1) if level else 1):
-                y = scale * (self.schedule.diffuse(part, t, noise) if level else part)
+            for _ in range(max(draws, 1)):
+                y = scale * (self.schedule.diffuse(part, t, noise) if draws else a * part)
                 labels = (torch.full_like(t, c) for c in range(len(self.classes)))
                 found.append(torch.stack([energy(y, t, label=label) for label in labels], -1).double())  # type: ignore[call-arg]
             parts.append(torch.stack(found).mean(0))
         return torch.cat(parts) - volume
 
-    def classify(self, x: Array, prior: Sequence[float] | None = None, level: int = 0, draws: int = 1, seed: int = 0) -> Tensor:
+    def classifying_levels(self) -> tuple[int, ...]:
+        """The levels by which :meth:`classify` tells classes apart if it is given none: 0 for vectors, see there for images."""
+        if len(self.event_shape) == 1:
+            return (0,)
+        noise = (self.schedule.sigma_cum / self.schedule.a_cum)[:-1].log()
+        return tuple(sorted({int((noise - math.log(sigma)).abs().argmin()) for sigma in CLASSIFYING_NOISES}))
+
+    def classify(
+        self,
+        x: Array,
+        prior: Sequence[float] | None = None,
+        level: int | Sequence[int] | None = None,
+        draws: int = 0,
+        seed: int = 0,
+    ) -> Tensor:
         """log p(c | x) ``[N, C]`` (nats, float64) by Bayes' rule from the densities of the classes.
 
         Args:
             x: Data ``[N, ...]``.
             prior: Shares of the classes. Default: equal ones.
-            level: The level whose densities tell classes apart; see :meth:`class_log_prob`.
-            draws: Draws of that level's noise.
+            level: The level whose densities tell classes apart, or several, whose log-densities are averaged; see
+                :mod:`springwell.evaluation.classifier`. Default: 0 for vectors; for images, the levels that are nearest to the
+                noises 0.8, 1.2 and 1.7.
+            draws: Draws of the levels' noise; see :meth:`class_log_prob`.
             seed: Of that noise.
         """
-        log_prob = self.class_log_prob(x, level, draws, seed)
+        if level is None:
+            levels: Sequence[int] = self.classifying_levels()
+        else:
+            levels = [level] if isinstance(level, int) else level
+        if not levels:
+            raise UserError("level: has no levels; give at least one")
+        log_prob = torch.stack([self.class_log_prob(x, one, draws, seed) for one in levels]).mean(0)
         if prior is not None:
             shares = torch.as_tensor(prior, dtype=torch.float64)
             if shares.shape != (len(self.classes),) or not bool((shares > 0).all()):
@@ -347,8 +404,10 @@ class Model:
         """Yields (t, x_t, acceptance) from x_T down to x_0 for the samples ``index``, in standardised coordinates."""
         return self._trajectory(index, seed, self.level_sampler(num_steps, noise_scale))
 
-    def _trajectory(self, index: Tensor, seed: int, sampler: LevelSampler | Integrator) -> Iterator[Sample]:
-        noise = self.noise(seed, index)
+    def _trajectory(
+        self, index: Tensor, seed: int, sampler: LevelSampler | Integrator, stream: int = Stream.SAMPLING
+    ) -> Iterator[Sample]:
+        noise = self.noise(seed, index, stream)
         if isinstance(sampler, Integrator):
             return sampler.trajectory(self.energy_function, self.schedule, self.event_shape, noise)
         return progressive(self.energy_function, self.schedule, sampler, self.event_shape, noise, self.sweeps)
@@ -403,7 +462,7 @@ class Model:
         while start < num:
             index = torch.arange(start, start + min(batch, num - start))
             try:
-                x = self._sample_batch(index, self.num_rows(len(index)), seed, sampler, watch)
+                x = self._sample_batch(index, seed, sampler, watch)
             except RuntimeError as error:
                 if batch == 1 or not out_of_memory(error):
                     raise
@@ -417,16 +476,27 @@ class Model:
     def _sample_batch(
         self,
         index: Tensor,
-        rows: int,
         seed: int,
         sampler: LevelSampler | Integrator,
         watch: Callable[[int, Sample], None] | None,
     ) -> Tensor:
-        """The samples ``index``, computed as the first of ``rows``."""
+        """The samples ``index``."""
+        draw = self._draw if self.rejection is None else self._draw_kept
+        return self.finished(draw(index, seed, sampler, watch))[: len(index)]
+
+    def _draw(
+        self,
+        index: Tensor,
+        seed: int,
+        sampler: LevelSampler | Integrator,
+        watch: Callable[[int, Sample], None] | None,
+        stream: int = Stream.SAMPLING,
+    ) -> Tensor:
+        """x_0 of the samples ``index``, in standardised coordinates, as the first of :meth:`num_rows`."""
         first, wanted = int(index[0]), len(index)
         u, worst = None, torch.zeros((), dtype=torch.long, device=self.device)
         accepted = torch.ones(self.schedule.num_levels + 1, device=self.device)
-        for t, u, acceptance in self._trajectory(torch.arange(first, first + rows), seed, sampler):
+        for t, u, acceptance in self._trajectory(self._filled(index), seed, sampler, stream):
             worst = torch.maximum(worst, (~torch.isfinite(u)).any() * (t + 1))
             accepted[t] = acceptance.mean()
             if watch is not None:
@@ -437,7 +507,34 @@ class Model:
             raise DivergenceError(f"{where}; train longer, or sample with fewer or smaller steps")
         if isinstance(sampler, LevelSampler) and sampler.tested:
             warn_if_collapsed(accepted[:-1], sampler.num_steps, torch.arange(self.schedule.num_levels, device=self.device))
-        return self.finished(u)[:wanted]
+        return u
+
+    def _draw_kept(
+        self,
+        index: Tensor,
+        seed: int,
+        sampler: LevelSampler | Integrator,
+        watch: Callable[[int, Sample], None] | None,
+    ) -> Tensor:
+        """The same by rejection: each sample is the first of its own draws that is kept."""
+        assert self.rejection is not None
+        proposal, log_keep = self.rejection
+        found = self.shift.new_empty(len(index), *self.event_shape)
+        left = torch.arange(len(index))
+        for attempt in range(MOST_ATTEMPTS):
+            u = proposal._draw(index[left], seed, sampler, None if attempt else watch, Stream.SAMPLING + attempt)
+            uniform = self.noise(seed, index[left], Stream.KEEPING + attempt).uniform()
+            keep = (uniform.log() <= log_keep(u)[: len(left)]).cpu()
+            found[left[keep]] = u[: len(left)][keep]
+            left = left[~keep]
+            if not len(left):
+                return found[self._filled(torch.arange(len(index)))]
+        kept = f"{len(index) - len(left)} of {len(index)} samples after {MOST_ATTEMPTS} draws of the class for each"
+        raise UserError(f"rejection: kept {kept}; use less guidance, or chains with sweeps")
+
+    def _filled(self, index: Tensor) -> Tensor:
+        """An index ``[num_rows]`` that begins with ``index`` and repeats its last."""
+        return torch.cat([index, index[-1:].expand(self.num_rows(len(index)) - len(index))])
 
     def num_rows(self, wanted: int) -> int:
         """How many chains to run for ``wanted`` samples, so that their rounding does not depend on that number.

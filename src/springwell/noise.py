@@ -44,7 +44,8 @@ class Stream(IntEnum):
     """
 
     TRAINING = 0  # + iteration, + 2^36 after each rollback
-    SAMPLING = 2**40
+    SAMPLING = 2**40  # + number of the attempt, of samples by rejection
+    KEEPING = 2**40 + 2**39  # whether they are kept; + number of the attempt
     LEVELS = 2**41  # the levels of a training batch; + iteration, + 2^36 after each rollback
     DATA = 2**42  # held-out data, their noise and dequantisation
     NULL = 2**43  # permutations of a null distribution

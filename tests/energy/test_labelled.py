@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from springwell.energy.labelled import Labelled, guided
+from springwell.energy.labelled import Labelled, posterior
 from springwell.energy.prior import Prior
 from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy, know_classes
 from springwell.errors import UserError
 from springwell.level import LevelSampler
 from springwell.model import Model
-from springwell.noise import Noise
+from springwell.noise import Noise, Stream
 from springwell.normalised import Normalised
 from springwell.schedule import NoiseSchedule
 
@@ -71,23 +71,39 @@ def test_every_class_learns_from_its_own_samples_and_none_from_a_withheld_label(
         assert (weight.grad.abs().sum(-1) > 0).tolist() == learns
 
 
-def test_guidance_0_is_all_data_and_1_is_the_class():
+def test_guidance_is_the_density_of_all_data_times_a_power_of_the_class():
     f, (y, sigma) = energy(False), points()
+    every = f(y, sigma).detach()
+    by_class = torch.stack([f(y, sigma, label=torch.full((5,), c)).detach() for c in range(3)], -1)
+    one = by_class[:, 1]
+    assert torch.equal(Labelled(f, 1, 0.0, 1 / 3, 3)(y, sigma), every)
+    assert torch.equal(Labelled(f, 1, 1.0, 1 / 3, 3)(y, sigma), one)
+    # Near both ends it goes over into them.
+    for weight, end in ((1e-7, every), (-1e-7, every), (1 - 1e-7, one), (1 + 1e-7, one)):
+        torch.testing.assert_close(Labelled(f, 1, weight, 1 / 3, 3)(y, sigma).detach(), end, rtol=1e-4, atol=1e-4)
+    joint = by_class.exp() * torch.tensor([0.25, 0.5, 0.25])
+    log_posterior = (joint[:, 1] / joint.sum(-1)).log()
+    expected = {2.5: one + 1.5 * log_posterior, 0.3: every + 0.3 * (one - every), -1.0: every - log_posterior}
+    for weight, value in expected.items():
+        torch.testing.assert_close(Labelled(f, 1, weight, 0.5, 3)(y, sigma).detach(), value, rtol=1e-4, atol=1e-4)
+
+
+def test_a_class_among_many_is_compared_with_all_data():
+    """Two passes, and log p(y | c) - log p(y) + log p(c) is at most 0."""
+    f, (y, sigma) = energy(False, 9), points()
     every, one = f(y, sigma).detach(), f(y, sigma, label=torch.full((5,), 1)).detach()
-    assert torch.equal(Labelled(f, 1, 0.0)(y, sigma), every)
-    assert torch.equal(Labelled(f, 1, 1.0)(y, sigma), one)
-    # The formula itself has the same ends, to rounding, where no class is above its bound.
-    most = float((one - every).max()) + 1
-    torch.testing.assert_close(guided(every, one, 0.0, most), every)
-    torch.testing.assert_close(guided(every, one, 1.0, most), one)
-    share = math.exp(-most)
-    torch.testing.assert_close(Labelled(f, 1, 2.5, share)(y, sigma).detach(), every + 2.5 * (one - every), rtol=1e-4, atol=1e-4)
+    ratio = one - every
+    share = math.exp(-float(ratio.median()))
+    assert (ratio + math.log(share) > 0).any()
+    log_posterior = (ratio + math.log(share)).clamp(max=0)
+    for weight, value in {2.5: one + 1.5 * log_posterior, 0.3: every + 0.3 * ratio, -1.0: every - log_posterior}.items():
+        torch.testing.assert_close(Labelled(f, 1, weight, share, 9)(y, sigma).detach(), value, rtol=1e-4, atol=1e-4)
 
 
-def test_guidance_adds_no_more_than_a_class_can():
-    """log p(y | c) - log p(y) is at most -log p(c)."""
-    every, one = torch.tensor([-3.0, -3.0]), torch.tensor([5.0, -4.0])
-    assert guided(every, one, 2.0, math.log(10)).tolist() == pytest.approx([-3 + 2 * math.log(10), -5.0])
+def test_bayes_rule_of_densities():
+    log_prob = torch.tensor([[0.0, -1.0, 2.0]])
+    joint = log_prob.exp() * torch.tensor([0.2, 0.6, 0.2])
+    torch.testing.assert_close(posterior(log_prob, 1, 0.6).exp(), joint[:, 1] / joint.sum(-1))
 
 
 def test_a_given_model_is_an_ordinary_one():
@@ -98,7 +114,10 @@ def test_a_given_model_is_an_ordinary_one():
         log_density = -one.energy(x).double() - one.claimed_log_z()
         torch.testing.assert_close(log_density, whole.class_log_prob(x)[:, c], rtol=1e-4, atol=1e-4)
         assert one.label == name
-    torch.testing.assert_close(whole.given("dog", guidance=0).energy(x), whole.energy(x))
+    assert torch.equal(whole.given("dog", guidance=0).energy(x), whole.energy(x))
+    assert torch.equal(whole.given("dog", guidance=1).energy(x), whole.given("dog").energy(x))
+    assert torch.equal(whole.given("dog", guidance=0).sample(4), whole.sample(4))
+    assert torch.equal(whole.given("dog", guidance=1, rejection=True).sample(4), whole.given("dog").sample(4))
     assert whole.given("dog").claimed_log_z() == pytest.approx(whole.claimed_log_z())
     # A guided density has a normaliser that nobody has told it.
     assert whole.given("dog", guidance=2).claimed_log_z() is None
@@ -112,9 +131,40 @@ def test_bayes_rule():
     log_prob, prior = whole.class_log_prob(x), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     joint = log_prob.exp() * prior
     torch.testing.assert_close(whole.classify(x, prior=prior.tolist()).exp(), joint / joint.sum(-1, keepdim=True))
+    # Vectors are classified at level 0, and several levels by the mean of their log-densities.
+    assert torch.equal(whole.classify(x), whole.classify(x, level=0))
+    both = (whole.class_log_prob(x, 1) + whole.class_log_prob(x, 2)).log_softmax(-1)
+    mean = (whole.class_log_prob(x, 1) + whole.class_log_prob(x, 2)) / 2
+    torch.testing.assert_close(whole.classify(x, level=(1, 2)), mean.log_softmax(-1))
+    assert not torch.allclose(whole.classify(x, level=(1, 2)), both)
+    with pytest.raises(UserError, match="level: has no levels"):
+        whole.classify(x, level=())
     noisy = whole.classify(x, level=2, draws=3)
     assert torch.equal(noisy, whole.classify(x, level=2, draws=3))
     assert not torch.allclose(noisy, whole.classify(x, level=2, draws=3, seed=1))
+
+
+def test_the_density_of_a_level_is_taken_at_the_data_or_at_draws_of_its_noise():
+    whole, c = model(), torch.full((6,), 1)
+    x, t = torch.randn(6, 2, generator=torch.Generator().manual_seed(2)), torch.full((6,), 2)
+    scale, a, f = SCHEDULE.scale[2].float(), SCHEDULE.a_cum[2].float(), whole.energy_function
+    expected = f(scale * a * x, t, label=c).double().detach() + 2 * math.log(float(scale))
+    torch.testing.assert_close(whole.class_log_prob(x, 2)[:, 1], expected)
+    noise = whole.noise(0, torch.arange(6), Stream.CLASSES)
+    drawn = [f(scale * SCHEDULE.diffuse(x, t, noise), t, label=c).double().detach() for _ in range(2)]
+    expected = (drawn[0] + drawn[1]) / 2 + 2 * math.log(float(scale))
+    torch.testing.assert_close(whole.class_log_prob(x, 2, draws=2)[:, 1], expected)
+
+
+def test_images_are_classified_at_levels_with_noise():
+    fine = NoiseSchedule.log_snr(72, 11.0, -6.0)
+    sampler = LevelSampler("mala", 0, 1.0, "ancestral")
+    images = Model(LevelEnergy(energy(True), fine, ("a", "b", "c")), fine, sampler, event_shape=(1, 8, 8))
+    levels = images.classifying_levels()
+    found = [float(fine.sigma_cum[t] / fine.a_cum[t]) for t in levels]
+    assert found == pytest.approx([0.8, 1.2, 1.7], rel=0.07)
+    x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(images.classify(x), images.classify(x, level=levels))
 
 
 def test_labels_that_cannot_be():

@@ -5,9 +5,23 @@ r"""The classifier that the densities of classes make by Bayes' rule, p(c | x) =
     ece        expected calibration error: the mean distance of confidence max_c p(c | x) and accuracy, over 15 bins of
                confidence, weighted by how many data they hold. 0 for probabilities that are shares.
 
-Any noise level tells classes apart: data with the noise of level t have log-densities f(y_t, t | c), whose means over a few
-draws of the noise make a classifier as well. Where classes differ by more than that noise, it loses nothing, and densities are
-more easily learned there than at the least noise.
+Any noise level tells classes apart. The density of data with noise is a mean of Gaussians around all data of the class,
+
+    p_sigma(y | c) = int p(x' | c) N(y; x', sigma^2 I) dx',
+
+so that p_sigma(x | c) at the data themselves (``draws`` = 0) is what a kernel density estimate of width sigma becomes with
+endlessly many data. Where classes are farther apart than sigma it loses nothing. It is learned better than the density with the
+least noise: no data of other classes are ever seen where f(x, 0 | c) is wanted. Log-densities of several levels are averaged.
+It takes one pass of the network per level and class, and no gradient.
+
+With draws, y = x + sigma eps, the mean over eps says more. q = N(x, sigma^2 I) and de Bruijn's identity give
+
+    d / d log sigma  KL(q || p_sigma(. | c)) = -E |eps + sigma grad log p_sigma(y | c)|^2,
+
+    E log p_sigma(y | c) = const - int_sigma^inf E |eps + sigma' grad log p_sigma'(y' | c)|^2 d log sigma'
+
+with a constant that no class changes. The sum of denoising errors over all noisier levels, by which "diffusion classifiers" of
+score models tell classes apart, is thus known from f at one level, without its gradient and without the variance of that sum.
 
 References:
     Guo, Pleiss, Sun, Weinberger, "On calibration of modern neural networks", ICML 2017.
@@ -17,6 +31,7 @@ References:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +68,9 @@ def measures(log_prob: Tensor, label: Tensor) -> dict[str, Any]:
     }
 
 
-def classified(model: Model, labels: Labels, num: int, noise: float = 0.0, level: int = 0, draws: int = 1) -> dict[str, Any]:
+def classified(
+    model: Model, labels: Labels, num: int, noise: float = 0.0, level: Sequence[int] | None = None, draws: int = 0
+) -> dict[str, Any]:
     """The measures of the classifier on held-out data.
 
     Args:
@@ -61,8 +78,9 @@ def classified(model: Model, labels: Labels, num: int, noise: float = 0.0, level
         labels: Of its data.
         num: Held-out data.
         noise: Standard deviation of noise that is added to them first, in units of the standardised data.
-        level: The level whose densities tell classes apart.
-        draws: Draws of that level's noise.
+        level: The levels whose densities tell classes apart, and their draws of noise; see
+            :meth:`springwell.model.Model.classify`.
+        draws: How often data are given that noise.
     """
     if labels.classes != model.classes:
         raise UserError(f"data: have the classes {' '.join(labels.classes)}, the model {' '.join(model.classes)}")
@@ -70,7 +88,10 @@ def classified(model: Model, labels: Labels, num: int, noise: float = 0.0, level
     u, label = labels.held_out(source)
     u = u + noise * source.normal(*u.shape[1:])[: len(u)]
     log_prob = model.classify(model.shift + model.scale * u.to(model.shift), level=level, draws=draws)
-    return {"noise": noise, "level": level, "draws": draws, **measures(log_prob.cpu(), label)}
+    levels = list(model.classifying_levels() if level is None else level)
+    passes = len(levels) * len(model.classes) * max(draws, 1)
+    how = {"noise": noise, "levels": levels, "draws": draws, "passes": passes}
+    return {**how, **measures(log_prob.cpu(), label)}
 
 
 def suspects(log_prob: Tensor, label: Tensor) -> np.ndarray:

@@ -18,10 +18,11 @@ class ClassifyCommand(cli.Command):
     """Number of held-out data points."""
     noise: tuple[float, ...] = (0.0,)
     """Standard deviations of the noise that is added to the data first. The result has one line for each."""
-    level: int = 0
-    """Noise level whose densities classify the data."""
-    draws: int = 1
-    """Number of noise draws at that level. Log-densities are averaged over them."""
+    level: tuple[int, ...] = ()
+    """Noise levels whose densities classify the data; their log-densities are averaged. Default: level 0 for vectors, and for
+    images the levels nearest to the noises 0.8, 1.2 and 1.7."""
+    draws: int = 0
+    """Number of times that the data are given the noise of these levels. 0: the densities are taken at the data themselves."""
     doubt: cli.Number = None
     """List this many training rows with the most doubtful labels, instead of classifying held-out data."""
     limit: cli.Number = None
@@ -29,7 +30,7 @@ class ClassifyCommand(cli.Command):
 
 
 def classify_command(command: ClassifyCommand, context: cli.Context) -> dict[str, Any]:
-    cli.at_least(("num", command.num, 1), ("draws", command.draws, 1), ("doubt", command.doubt, 1), ("limit", command.limit, 1))
+    cli.at_least(("num", command.num, 1), ("draws", command.draws, 0), ("doubt", command.doubt, 1), ("limit", command.limit, 1))
     if any(noise < 0 for noise in command.noise):
         raise UserError(f"--noise {min(command.noise):g}: must be at least 0")
     from springwell.app.build import build_labels, config_of, open_model_data
@@ -44,7 +45,7 @@ def classify_command(command: ClassifyCommand, context: cli.Context) -> dict[str
         return _doubt(command, context, model, data)
     rows = []
     for noise in command.noise:
-        found = classified(model, labels, command.num, noise, command.level, command.draws)
+        found = classified(model, labels, command.num, noise, command.level or None, command.draws)
         rows.append(found)
         accuracy = f"{100 * found['accuracy']:.2f} +- {100 * found['accuracy_standard_error']:.2f} %"
         context.tell(
@@ -64,7 +65,7 @@ def _doubt(command: ClassifyCommand, context: cli.Context, model: Any, data: Any
         raise UserError("--doubt: needs data with labelled training images, and these data have none")
     num = min(command.limit or len(known), len(known))
     x, label = scaled(torch.from_numpy(data.rows[:num])), torch.from_numpy(known[:num])
-    log_prob = model.classify(x, level=command.level, draws=command.draws).cpu()
+    log_prob = model.classify(x, level=command.level or None, draws=command.draws).cpu()
     order = suspects(log_prob, label)[: command.doubt]
     found = []
     for row in order:

@@ -43,11 +43,13 @@ class SampleCommand(cli.Command):
     """Name of the class to draw, for models that know classes. all: --num samples of every class, with one row of a picture or
     one folder for each. Default: draw from the density of all data."""
     guidance: float = 1.0
-    """Weight w in the energy f + w (f(.|c) - f), for use with --label. 0: all data. 1: the class. Above 1: stress what
-    distinguishes the class from others. With --steps (a Metropolis test) and --sweeps, samples follow this energy; without
-    them this is classifier-free guidance."""
+    """Weight w in the density p(x) p(c|x)^w, for use with --label. 0: all data. 1: the class. Above 1: stress what
+    distinguishes the class from others. With --steps (a Metropolis test) and --sweeps, or with --rejection, samples follow this
+    density; without them this is classifier-free guidance."""
     sweeps: int = 0
-    """Number of sweeps at every level after its first draw. Exact samples of a guided energy need them."""
+    """Number of sweeps at every level after its first draw. Exact samples of a guided energy need them, or --rejection."""
+    rejection: cli.Flag = False
+    """Draw the class, keep each draw with probability p(c|x)^(w-1), and draw again what is not kept; for --guidance above 1."""
 
 
 def sample_command(command: SampleCommand, context: cli.Context) -> dict[str, Any]:
@@ -71,6 +73,10 @@ def sample_command(command: SampleCommand, context: cli.Context) -> dict[str, An
     )
     _check_evaluations(command)
     cli.check_guidance(command.label, command.guidance)
+    if command.rejection and command.guidance <= 1:
+        raise UserError(f"--rejection: needs --guidance above 1, not {command.guidance:g}")
+    if command.rejection and command.trajectory:
+        raise UserError("--rejection: does not go with --trajectory; leave one of them out")
     if command.label == "all" and command.trajectory:
         raise UserError("--label all: --trajectory shows one class; give its name")
     cli.check_new(out, command.overwrite)
@@ -104,7 +110,7 @@ def _sample(command: SampleCommand, context: cli.Context, processes: cli.Process
     cli.writable(out.parent)
     how = (command.num, command.seed, command.batch, command.steps, command.noise_scale, command.evaluations)
     name, labels = os.path.normpath(command.run), _labels(command, model)
-    given = [model.given(label, command.guidance, command.sweeps) for label in labels] or [model]
+    given = [model.given(label, command.guidance, command.sweeps, rejection=command.rejection) for label in labels] or [model]
     drawings = [Drawing(one, f"{name} {one.label}".strip(), context.reporter, *how) for one in given]
     with cli.write_errors(out):
         if command.label == "all":
