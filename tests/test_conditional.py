@@ -100,6 +100,50 @@ def test_sample_draws_classes(run, tmp_path, capsys):
     torch.testing.assert_close(torch.from_numpy(np.load(one)), expected)
 
 
+def test_guidance_0_and_1_are_the_two_densities_on_the_command_line(run, tmp_path):
+    def drawn(name, *words):
+        out = tmp_path / f"{name}.npy"
+        assert run_command("sample", str(run), "--num", "5", *words, "--out", str(out)) == 0
+        return np.load(out)
+
+    everything, one = drawn("all"), drawn("one", "--label", "1")
+    assert np.array_equal(drawn("none", "--label", "1", "--guidance", "0"), everything)
+    assert np.array_equal(drawn("full", "--label", "1", "--guidance", "1"), one)
+    assert not np.array_equal(everything, one)
+    kept = drawn("kept", "--label", "1", "--guidance", "3", "--rejection")
+    expected = sw.load(run).given(1, guidance=3, rejection=True).sample(5)
+    torch.testing.assert_close(torch.from_numpy(kept), expected)
+
+
+def test_a_column_of_a_csv_file_is_learned(tmp_path, capsys):
+    file, out = tmp_path / "table.csv", tmp_path / "run"
+    rows = [(i / 50, i % 7, "red" if i % 2 else "blue") for i in range(100)]
+    file.write_text("x,y,colour\n" + "".join(f"{x},{y},{c}\n" for x, y, c in rows))
+    sizes = ["--width", "16", "--depth", "1", "--num-features", "16", "--iterations", "2", "--batch", "16"]
+    words = ["train", "two_moons-density", "--data", f"csv:{file}", "--label-column", "colour", "--no-evaluate", *sizes]
+    assert run_command(*words, "--classes", "all", "--out", str(out)) == 0
+    assert sw.load(out).classes == ("blue", "red")
+    assert run_command("classify", str(out), "--num", "5") == 0
+    capsys.readouterr()
+    assert "--label-column colour: needs classes; add --classes all" in refused(capsys, *words, "--out", str(tmp_path / "s"))
+    assert "no labelled images" in refused(capsys, "classify", str(out), "--doubt", "3")
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (lambda i: "red", "has one class only, 'red'; classes need at least 2"),
+        (lambda i: "red" if i % 7 else "", "1429 of 10000 rows have no label; label them or leave them out"),
+        (str, "has 10,000 classes for 10,000 rows; at most 1,000 can be learned"),
+    ],
+)
+def test_a_column_that_is_no_label_is_refused_in_one_line(tmp_path, capsys, label, message):
+    file = tmp_path / "table.csv"
+    file.write_text("x,y,colour\n" + "".join(f"{i / 50},{i % 7},{label(i)}\n" for i in range(10_000)))
+    words = ["train", "two_moons-density", "--data", f"csv:{file}", "--label-column", "colour", "--classes", "all"]
+    assert message in refused(capsys, *words, "--out", str(tmp_path / "run"))
+
+
 def test_classify_measures_held_out_data(run, capsys):
     assert run_command("classify", str(run), "--num", "50", "--noise", "0", "0.5", "--json") == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -110,6 +154,9 @@ def test_classify_measures_held_out_data(run, capsys):
 def test_what_cannot_be_is_said_in_one_line(run, tmp_path, capsys):
     assert "--label 7: unknown; the classes are 0, 1" in refused(capsys, "sample", str(run), "--label", "7")
     assert "--guidance 2: needs a class to guide towards; add --label" in refused(capsys, "sample", str(run), "--guidance", "2")
+    assert "--rejection: needs --guidance above 1, not 1" in refused(capsys, "sample", str(run), "--label", "1", "--rejection")
+    moving = ["--label", "1", "--guidance", "2", "--rejection", "--trajectory"]
+    assert "--rejection: does not go with --trajectory" in refused(capsys, "sample", str(run), *moving)
     assert "checkerboard: knows no classes; use a model" in refused(capsys, "classify", "checkerboard")
     words = ("score", "digits", "digits@test", "--label", "1", "--likelihood", "likelihood.json")
     assert "--likelihood likelihood.json: is of all data; leave it out, or --label" in refused(capsys, *words)

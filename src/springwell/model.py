@@ -42,8 +42,9 @@ CPU_IMAGE_BATCH = 256
 CPU_MEMORY = 2**30
 TILE = 64
 MIN_IMAGES = 8
-# Standard deviations of the noise at which images are classified, in units of standardised data.
-CLASSIFYING_NOISES = (0.8, 1.2, 1.7)
+# The noise at which images are classified, as a share of D^(1/2) times the data's standard deviation per pixel. It had the
+# highest accuracy and the least nll on training images of MNIST among 0.05, 0.06, 0.07, 0.08, 0.09, 0.10, 0.13 and 0.17.
+CLASSIFYING_NOISE = 0.1
 MOST_ATTEMPTS = 100
 Array = Tensor | np.ndarray
 
@@ -333,39 +334,34 @@ class Model:
             parts.append(torch.stack(found).mean(0))
         return torch.cat(parts) - volume
 
-    def classifying_levels(self) -> tuple[int, ...]:
-        """The levels by which :meth:`classify` tells classes apart if it is given none: 0 for vectors, see there for images."""
+    @property
+    def classifying_level(self) -> int:
+        """The level by which :meth:`classify` tells classes apart unless it is given one.
+
+        It is 0 for vectors. For images it is the level whose noise is nearest to a tenth of D^(1/2) times the data's standard
+        deviation per pixel: the width at which a kernel density estimate still sees differences of shape.
+        """
         if len(self.event_shape) == 1:
-            return (0,)
-        noise = (self.schedule.sigma_cum / self.schedule.a_cum)[:-1].log()
-        return tuple(sorted({int((noise - math.log(sigma)).abs().argmin()) for sigma in CLASSIFYING_NOISES}))
+            return 0
+        std = float(getattr(getattr(self.energy_function, "energy", None), "data_std", 1.0))
+        noise = (self.schedule.sigma_cum / self.schedule.a_cum)[:-1]
+        wanted = CLASSIFYING_NOISE * std * math.prod(self.event_shape) ** 0.5
+        return int((noise / wanted).log().abs().argmin())
 
     def classify(
-        self,
-        x: Array,
-        prior: Sequence[float] | None = None,
-        level: int | Sequence[int] | None = None,
-        draws: int = 0,
-        seed: int = 0,
+        self, x: Array, prior: Sequence[float] | None = None, level: int | None = None, draws: int = 0, seed: int = 0
     ) -> Tensor:
         """log p(c | x) ``[N, C]`` (nats, float64) by Bayes' rule from the densities of the classes.
 
         Args:
             x: Data ``[N, ...]``.
             prior: Shares of the classes. Default: equal ones.
-            level: The level whose densities tell classes apart, or several, whose log-densities are averaged; see
-                :mod:`springwell.evaluation.classifier`. Default: 0 for vectors; for images, the levels that are nearest to the
-                noises 0.8, 1.2 and 1.7.
-            draws: Draws of the levels' noise; see :meth:`class_log_prob`.
+            level: The level whose densities tell classes apart; see :mod:`springwell.evaluation.classifier`. Default:
+                :attr:`classifying_level`.
+            draws: Draws of that level's noise; see :meth:`class_log_prob`.
             seed: Of that noise.
         """
-        if level is None:
-            levels: Sequence[int] = self.classifying_levels()
-        else:
-            levels = [level] if isinstance(level, int) else level
-        if not levels:
-            raise UserError("level: has no levels; give at least one")
-        log_prob = torch.stack([self.class_log_prob(x, one, draws, seed) for one in levels]).mean(0)
+        log_prob = self.class_log_prob(x, self.classifying_level if level is None else level, draws, seed)
         if prior is not None:
             shares = torch.as_tensor(prior, dtype=torch.float64)
             if shares.shape != (len(self.classes),) or not bool((shares > 0).all()):

@@ -131,14 +131,6 @@ def test_bayes_rule():
     log_prob, prior = whole.class_log_prob(x), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     joint = log_prob.exp() * prior
     torch.testing.assert_close(whole.classify(x, prior=prior.tolist()).exp(), joint / joint.sum(-1, keepdim=True))
-    # Vectors are classified at level 0, and several levels by the mean of their log-densities.
-    assert torch.equal(whole.classify(x), whole.classify(x, level=0))
-    both = (whole.class_log_prob(x, 1) + whole.class_log_prob(x, 2)).log_softmax(-1)
-    mean = (whole.class_log_prob(x, 1) + whole.class_log_prob(x, 2)) / 2
-    torch.testing.assert_close(whole.classify(x, level=(1, 2)), mean.log_softmax(-1))
-    assert not torch.allclose(whole.classify(x, level=(1, 2)), both)
-    with pytest.raises(UserError, match="level: has no levels"):
-        whole.classify(x, level=())
     noisy = whole.classify(x, level=2, draws=3)
     assert torch.equal(noisy, whole.classify(x, level=2, draws=3))
     assert not torch.allclose(noisy, whole.classify(x, level=2, draws=3, seed=1))
@@ -156,15 +148,19 @@ def test_the_density_of_a_level_is_taken_at_the_data_or_at_draws_of_its_noise():
     torch.testing.assert_close(whole.class_log_prob(x, 2, draws=2)[:, 1], expected)
 
 
-def test_images_are_classified_at_levels_with_noise():
-    fine = NoiseSchedule.log_snr(72, 11.0, -6.0)
+def test_images_are_classified_at_a_level_with_noise():
+    fine, known = NoiseSchedule.log_snr(72, 11.0, -6.0), energy(True)
     sampler = LevelSampler("mala", 0, 1.0, "ancestral")
-    images = Model(LevelEnergy(energy(True), fine, ("a", "b", "c")), fine, sampler, event_shape=(1, 8, 8))
-    levels = images.classifying_levels()
-    found = [float(fine.sigma_cum[t] / fine.a_cum[t]) for t in levels]
-    assert found == pytest.approx([0.8, 1.2, 1.7], rel=0.07)
+    images = Model(LevelEnergy(known, fine, ("a", "b", "c")), fine, sampler, event_shape=(1, 8, 8))
     x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(2))
-    assert torch.equal(images.classify(x), images.classify(x, level=levels))
+    for std in (0.5, 1.0):
+        known.data_std.fill_(std)
+        level = images.classifying_level
+        # A level's noise is 1.13 times that of the one below.
+        assert float(fine.sigma_cum[level] / fine.a_cum[level]) == pytest.approx(0.1 * 8 * std, rel=0.07)
+        assert torch.equal(images.classify(x), images.classify(x, level=level))
+        assert not torch.allclose(images.classify(x), images.classify(x, level=level + 1))
+    assert model().classifying_level == 0
 
 
 def test_labels_that_cannot_be():

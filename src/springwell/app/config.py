@@ -453,10 +453,9 @@ def _check_labels(config: Config) -> None:
     """Checks that only energies with a known normaliser learn classes."""
     labels, objective = config.labels, config.objective
     if not labels.classes:
-        if labels != LabelOptions():
-            raise UserError(
-                f"the config says how labels are read ({labels}), but classes are not learned; use classes=('all',)"
-            )
+        for one in fields(labels):
+            if (value := getattr(labels, one.name)) != one.default:
+                raise UserError(f"{one.name}={value!r}: needs classes; add classes=('all',)")
         return
     if not isinstance(objective, NormalisedConfig):
         use = "use objective='normalised', as the presets mnist-density and mnist-cond do"

@@ -59,7 +59,10 @@ def event_shape(config: Config) -> tuple[int, ...]:
     from springwell.data.images import image_shape
     from springwell.data.source import open_data
 
-    return image_shape(config.data, config.images) or open_data(config.data, config.images).event_shape
+    column = config.labels.label_column
+    if column is None and (shape := image_shape(config.data, config.images)) is not None:
+        return shape
+    return open_data(config.data, config.images, label_column=column).event_shape
 
 
 def estimate(config: Config) -> Cost:

@@ -11,8 +11,8 @@ Any noise level tells classes apart. The density of data with noise is a mean of
 
 so that p_sigma(x | c) at the data themselves (``draws`` = 0) is what a kernel density estimate of width sigma becomes with
 endlessly many data. Where classes are farther apart than sigma it loses nothing. It is learned better than the density with the
-least noise: no data of other classes are ever seen where f(x, 0 | c) is wanted. Log-densities of several levels are averaged.
-It takes one pass of the network per level and class, and no gradient.
+least noise: no data of other classes are ever seen where f(x, 0 | c) is wanted. It takes
+one pass of the network per class, and no gradient.
 
 With draws, y = x + sigma eps, the mean over eps says more. q = N(x, sigma^2 I) and de Bruijn's identity give
 
@@ -31,7 +31,6 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,7 +68,7 @@ def measures(log_prob: Tensor, label: Tensor) -> dict[str, Any]:
 
 
 def classified(
-    model: Model, labels: Labels, num: int, noise: float = 0.0, level: Sequence[int] | None = None, draws: int = 0
+    model: Model, labels: Labels, num: int, noise: float = 0.0, level: int | None = None, draws: int = 0
 ) -> dict[str, Any]:
     """The measures of the classifier on held-out data.
 
@@ -78,9 +77,8 @@ def classified(
         labels: Of its data.
         num: Held-out data.
         noise: Standard deviation of noise that is added to them first, in units of the standardised data.
-        level: The levels whose densities tell classes apart, and their draws of noise; see
-            :meth:`springwell.model.Model.classify`.
-        draws: How often data are given that noise.
+        level: The level whose densities tell classes apart. Default: the model's.
+        draws: How often data are given the noise of that level; 0 for never.
     """
     if labels.classes != model.classes:
         raise UserError(f"data: have the classes {' '.join(labels.classes)}, the model {' '.join(model.classes)}")
@@ -88,9 +86,8 @@ def classified(
     u, label = labels.held_out(source)
     u = u + noise * source.normal(*u.shape[1:])[: len(u)]
     log_prob = model.classify(model.shift + model.scale * u.to(model.shift), level=level, draws=draws)
-    levels = list(model.classifying_levels() if level is None else level)
-    passes = len(levels) * len(model.classes) * max(draws, 1)
-    how = {"noise": noise, "levels": levels, "draws": draws, "passes": passes}
+    level = model.classifying_level if level is None else level
+    how = {"noise": noise, "level": level, "draws": draws, "passes": len(model.classes) * max(draws, 1)}
     return {**how, **measures(log_prob.cpu(), label)}
 
 

@@ -18,11 +18,12 @@ class ClassifyCommand(cli.Command):
     """Number of held-out data points."""
     noise: tuple[float, ...] = (0.0,)
     """Standard deviations of the noise that is added to the data first. The result has one line for each."""
-    level: tuple[int, ...] = ()
-    """Noise levels whose densities classify the data; their log-densities are averaged. Default: level 0 for vectors, and for
-    images the levels nearest to the noises 0.8, 1.2 and 1.7."""
+    level: cli.Number = None
+    """Noise level whose densities classify the data. Default: 0 for vectors; for images, the level with a noise of a tenth of
+    the norm that centred data have."""
     draws: int = 0
-    """Number of times that the data are given the noise of these levels. 0: the densities are taken at the data themselves."""
+    """Number of times that the data are given the noise of that level; their log-densities are averaged. 0: the densities are
+    taken at the data themselves."""
     doubt: cli.Number = None
     """List this many training rows with the most doubtful labels, instead of classifying held-out data."""
     limit: cli.Number = None
@@ -45,7 +46,7 @@ def classify_command(command: ClassifyCommand, context: cli.Context) -> dict[str
         return _doubt(command, context, model, data)
     rows = []
     for noise in command.noise:
-        found = classified(model, labels, command.num, noise, command.level or None, command.draws)
+        found = classified(model, labels, command.num, noise, command.level, command.draws)
         rows.append(found)
         accuracy = f"{100 * found['accuracy']:.2f} +- {100 * found['accuracy_standard_error']:.2f} %"
         context.tell(
@@ -62,10 +63,12 @@ def _doubt(command: ClassifyCommand, context: cli.Context, model: Any, data: Any
 
     known = data.labels().train
     if data.rows is None or known is None:
-        raise UserError("--doubt: needs data with labelled training images, and these data have none")
+        raise UserError(
+            "--doubt: lists training images, and this model's data are no labelled images; use model.classify in Python"
+        )
     num = min(command.limit or len(known), len(known))
     x, label = scaled(torch.from_numpy(data.rows[:num])), torch.from_numpy(known[:num])
-    log_prob = model.classify(x, level=command.level or None, draws=command.draws).cpu()
+    log_prob = model.classify(x, level=command.level, draws=command.draws).cpu()
     order = suspects(log_prob, label)[: command.doubt]
     found = []
     for row in order:
