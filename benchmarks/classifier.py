@@ -1,12 +1,16 @@
 """The classifier of a model that knows classes against a discriminative network of the same size, on noisy test images.
 
     python benchmarks/classifier.py runs/mnist-cond --num 1000
+    python benchmarks/classifier.py runs/mnist-cond --samples classes.npz --iterations 3000
     python benchmarks/classifier.py planted --iterations 1000
 
 The discriminative network is a plain convolutional one with about as many parameters, trained by cross-entropy on the
 same clean images. Both are measured on the same held-out images with the same noise: accuracy, nll (nats) and calibration
 error (ece). Then 5 % of the labels of training images, which the model has not seen wrong, are replaced by wrong ones, and
 p(label | x) is to find them: the AUROC.
+
+``--samples`` measures instead how many samples of every class the discriminative network takes for that class, beside its
+accuracy on as many held-out images; the file is one of `springwell sample RUN --label all --out classes.npz`.
 
 ``planted`` trains a model of the 8 x 8 digits, from the weights of digits-density, with 5 % wrong labels among its training
 data, and measures how well p(label | x) finds these, and the model's accuracy on held-out digits with right labels.
@@ -106,6 +110,19 @@ def planted(iterations: int) -> None:
     print(json.dumps({**line, "held out": measures(model.classify(test), right)}), flush=True)
 
 
+def recognised(network: nn.Module, labels: Labels, file: str) -> dict[str, Any]:
+    """How many samples of classes, uint8 ``[N, H, W, C]``, the network takes for their class."""
+    with np.load(file) as stored:
+        x = scaled(torch.from_numpy(stored["samples"]).permute(0, 3, 1, 2))
+        label = np.array([labels.classes.index(str(name)) for name in stored["labels"]])
+    with torch.no_grad():
+        right = network(x).argmax(-1).numpy() == label
+        images, truth = labels.held_out(Noise(0, torch.arange(len(x)), Stream.DATA))
+        real = float((network(images).argmax(-1) == truth).double().mean())
+    by_class = {name: round(float(right[label == c].mean()), 4) for c, name in enumerate(labels.classes)}
+    return {"samples": len(x), "accuracy": float(right.mean()), "by class": by_class, "accuracy on held-out images": real}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("run")
@@ -113,6 +130,7 @@ def main() -> None:
     parser.add_argument("--level", type=int)
     parser.add_argument("--draws", type=int, default=0)
     parser.add_argument("--iterations", type=int, default=1000)
+    parser.add_argument("--samples")
     parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 0.5, 1.0])
     options = parser.parse_args()
     if options.run == "planted":
@@ -126,6 +144,9 @@ def main() -> None:
     wanted = sum(p.numel() for p in energy.parameters())
     network = trained(labels, model.event_shape, wanted, options.iterations)
     print(json.dumps({"model": wanted, "discriminative": sum(p.numel() for p in network.parameters())}), flush=True)
+    if options.samples:
+        print(json.dumps(recognised(network, labels, options.samples)), flush=True)
+        return
     for noise in options.noise:
         source = Noise(0, torch.arange(options.num), Stream.DATA)
         x, label = labels.held_out(source)
@@ -136,14 +157,14 @@ def main() -> None:
         print(json.dumps({"noise": noise, "model": mine, "discriminative": other}), flush=True)
     assert data.rows is not None
     assert labels.train is not None
-    label, wrong = wrong_labels(labels.train[: options.num], len(labels.classes))
+    given, wrong = wrong_labels(labels.train[: options.num], len(labels.classes))
     x = scaled(torch.from_numpy(data.rows[: options.num].copy()))
     with torch.no_grad():
         rows = {
             "model": model.classify(x, level=options.level, draws=options.draws),
             "discriminative": network(x).double().log_softmax(-1),
         }
-    print(json.dumps({name: found(log_prob, label, wrong) for name, log_prob in rows.items()}), flush=True)
+    print(json.dumps({name: found(log_prob, given, wrong) for name, log_prob in rows.items()}), flush=True)
 
 
 if __name__ == "__main__":

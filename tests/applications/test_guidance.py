@@ -7,10 +7,13 @@ import torch
 from torch import nn
 
 from springwell.applications.compose import product
+from springwell.data.toy import toy_data
 from springwell.energy.residual import LevelEnergy
 from springwell.errors import UserError
+from springwell.evaluation.toy import mmd
 from springwell.level import LevelSampler
 from springwell.model import Model
+from springwell.noise import Noise
 from springwell.schedule import NoiseSchedule
 from tests.exact import within
 
@@ -105,3 +108,38 @@ def test_a_product_of_a_model_and_a_ratio_is_guidance():
     # p p(c | x)^w = p(c) p(x | c) p(c | x)^(w - 1)
     f = -whole.given("right", WEIGHT).energy(x) + math.log(1 / 2)
     torch.testing.assert_close(-composed.energy(x), f, rtol=1e-4, atol=1e-4)
+
+
+class Arms(nn.Module):
+    """The exact f(y, sigma | c) of the five arms of the pinwheel, for batches of one noise."""
+
+    event_shape = (2,)
+    toy = toy_data("pinwheel")
+
+    def forward(self, y, sigma, dropout=None, label=None):
+        by_class = self.toy.mode_log_density(y, 1.0, float(sigma[0])).to(y.dtype)
+        every = by_class.logsumexp(-1)
+        if label is None:
+            return every
+        one = by_class.gather(1, label.clamp(min=0)[:, None])[:, 0] + math.log(5)
+        return torch.where(label < 0, every, one)
+
+
+def test_guided_draws_in_the_plane_are_at_the_null_level():
+    """Class 0 of the pinwheel, guided by 20: MMD^2 from exact draws, which are the exact class's, weighted by p(c | x)^19."""
+    num, weight, schedule = 400, 20.0, NoiseSchedule.log_snr(12, 6.0, -6.0)
+    sampler = LevelSampler("mala", 5, (0.4 * schedule.sigma[1:]).float(), "ancestral")
+    whole = Model(LevelEnergy(Arms(), schedule, tuple("01234")), schedule, sampler, event_shape=(2,))
+    noise = Noise(1, torch.arange(6 * num), dtype=torch.float64)
+    x, label = Arms.toy.labelled(noise)
+    a, sigma = float(schedule.a_cum[0]), float(schedule.sigma_cum[0])
+    x = a * x + sigma * noise.normal(2)
+    log_posterior = Arms.toy.mode_log_density(x, a, sigma).log_softmax(-1)[:, 0]
+    exact = x[(label == 0) & (noise.uniform().log() <= (weight - 1) * log_posterior)]
+    guided = whole.given(0, weight, sweeps=2, rejection=True).sample(num).double()
+    distance, null = mmd(guided, exact[:num])
+    assert len(exact) >= num
+    assert distance < null
+    plain = whole.given(0, weight).sample(num, num_steps=0).double()
+    far, _ = mmd(plain, exact[:num])
+    assert far > 5 * null
