@@ -489,6 +489,10 @@ def _check_springs(config: Config) -> None:
         raise UserError(f"start='denoised': {missing}; use start='noisy'")
 
 
+# What other libraries call a field.
+_OTHER_WORDS = {"learning_rate": "lr", "epochs": "iterations"}
+
+
 def with_fields(config: Config, **values: Any) -> Config:
     """Returns ``config`` with other values, each named by its field alone: ``with_fields(config, width=64, kernel="hmc")``.
 
@@ -529,7 +533,9 @@ def _section_of(config: Config, name: str) -> str:
             wanted = " or ".join(f"{KIND_FIELDS[section]}={kind!r}" for kind in names)
             kind = getattr(getattr(config, section), KIND_FIELDS[section])
             raise UserError(f"{name}: belongs to {wanted}, not to {KIND_FIELDS[section]}={kind!r}")
-    raise UserError(f"{name}: unknown field{did_you_mean(name, flat(config))}")
+    known = list(flat(config))
+    meant = did_you_mean(_OTHER_WORDS.get(name, name), known)
+    raise UserError(f"{name}: unknown field{meant or '; the fields are ' + ', '.join(known)}")
 
 
 def with_absolute_paths(config: Config) -> Config:
