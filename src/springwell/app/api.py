@@ -73,7 +73,7 @@ def train(
         reporter: Receives progress updates. Default: a progress bar on stderr; ``Silent()`` for none.
         **fields: Any field of the configuration, such as ``iterations``, ``batch``, ``lr`` or ``seed``.
 
-    Example:
+    Examples:
         >>> x = torch.randn(1000, 2, generator=torch.Generator().manual_seed(0))
         >>> model = sw.train(data=x, iterations=2, reporter=sw.Silent())
         >>> model.sample(3).shape
@@ -194,7 +194,7 @@ def load(
         warn: Receives a line about every damaged file that is skipped.
         **hub: Options of ``huggingface_hub.snapshot_download``, such as ``token`` or ``cache_dir``.
 
-    Example:
+    Examples:
         >>> sw.load("checkerboard")
         <springwell model checkerboard: 4 levels, vectors 2, 29,124 parameters, 30 MCMC steps per level, iteration 2,200>
     """
@@ -270,7 +270,7 @@ def save(model: Model, folder: Path | str) -> None:
     ``load(folder)`` loads a model that was trained from a Config; add ``network=`` if the network was your own.
     ``load(folder, network=energy)`` loads a model that was assembled from parts.
 
-    Example:
+    Examples:
         >>> sw.save(sw.load("checkerboard"), "mine")
         >>> sw.load("mine").event_shape
         (2,)
@@ -303,7 +303,7 @@ def push_to_hub(model: Model, repository: str, **options: Any) -> str:
         repository: ``owner/name``; it is made if it does not exist.
         **options: ``private``, ``token``, ``commit_message``.
 
-    Example:
+    Examples:
         >>> sw.push_to_hub(sw.load("checkerboard"), "owner/name")  # doctest: +SKIP
         'https://huggingface.co/owner/name'
     """

@@ -367,7 +367,7 @@ class _Task:
 class Config(_Task):
     """All settings that define a run: data, objective, schedule, network, sampler and training.
 
-    Example:
+    Examples:
         >>> config = sw.preset("digits")
         >>> config.schedule.num_levels, config.sampler.kernel, config.training.batch
         (12, 'mala', 32)
@@ -382,7 +382,11 @@ class Config(_Task):
     labels: LabelOptions = field(default_factory=LabelOptions)
 
     def validate(self) -> None:
-        """Raises UserError for the first value that cannot work."""
+        """Raises UserError for the first value that cannot work.
+
+        Examples:
+            >>> sw.preset("checkerboard").validate()
+        """
         _convert({"data": self.data}, _Task)
         for name in SECTIONS:
             section = getattr(self, name)
@@ -406,6 +410,10 @@ class Config(_Task):
         """Returns the number of network evaluations per sample in one training iteration, of the chain and of the loss.
 
         Evaluations of f without gradient, which jumps need, count as if they had a gradient.
+
+        Examples:
+            >>> sw.preset("checkerboard").gradient_evaluations()
+            12
         """
         sampler = self.sampler
         if self.objective.objective in ("dsm", "normalised") or sampler.num_steps == 0:

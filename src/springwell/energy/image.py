@@ -30,6 +30,11 @@ class ImageEnergy(nn.Module, ABC):
     Args:
         num_halvings: How often images are halved.
         unshuffle: Side of the pixel blocks that are folded into channels first.
+
+    Examples:
+        >>> from springwell.energy import EnergyUNet, ImageEnergy
+        >>> isinstance(EnergyUNet(channels=1, width=8, multipliers=(1, 2), num_blocks=1), ImageEnergy)
+        True
     """
 
     def __init__(self, num_halvings: int, unshuffle: int):
