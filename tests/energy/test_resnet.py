@@ -191,7 +191,9 @@ def test_sizes_that_pool(size, channels, multipliers, unshuffle):
 
 
 def test_a_size_that_does_not_pool_is_refused():
-    with pytest.raises(UserError, match=r"images of 28x28: cannot be halved 3 times.*multiple of 8.*image_size=32"):
+    with pytest.raises(
+        UserError, match=r"images of 28x28: height and width must be multiples of 8 .*halvings: 3.*image_size=32"
+    ):
         EnergyResNet(1, 8, (1, 1, 1, 1)).check_size(28, 28)
 
 

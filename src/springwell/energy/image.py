@@ -18,9 +18,9 @@ def check_size(height: int, width: int, num_halvings: int, unshuffle: int) -> No
     factor = unshuffle * 2**num_halvings
     if height % factor or width % factor:
         raise UserError(
-            f"images of {height}x{width}: cannot be halved {num_halvings} times after unshuffle={unshuffle};"
-            f" use a multiple of {factor}, for instance image_size={max(factor, round(height / factor) * factor)}, "
-            "or fewer multipliers"
+            f"images of {height}x{width}: height and width must be multiples of {factor} (unshuffle={unshuffle}, halvings: "
+            f"{num_halvings}); resize or pad them, with image_size={max(factor, round(height / factor) * factor)} if they are "
+            "files, or use fewer multipliers"
         )
 
 
