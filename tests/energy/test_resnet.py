@@ -102,8 +102,8 @@ def test_loss_is_the_authors(golden):
     _, energy, schedule, t = official(golden)
     scale = schedule.scale[t].float()[:, None, None, None]
     positive, negative = scale * nchw(golden["loss.x_pos"]), scale * nchw(golden["loss.x_neg"])
-    # A chain with step size 0 stays at its start, which makes the given x_neg the negative sample.
-    still = LevelSampler("langevin", 1, torch.zeros(6))
+    # A chain with so small a step stays at its start, which makes the given x_neg the negative sample.
+    still = LevelSampler("langevin", 1, torch.full((6,), 1e-30))
     noise = Noise(0, torch.arange(len(t)))
     outcome = Recovery(energy, with_pairs(schedule, positive, negative), still)(positive, noise, t)
     assert abs(outcome.loss.mean().item() - golden["loss.value"]) < 1e-5
