@@ -163,6 +163,8 @@ class Returning(nn.Module):
     [
         (Bowl, "network: is the class Bowl; give an nn.Module"),
         (Returning(lambda module, y, t: y), r"network: returns torch.float32 \[2, 2\] at y \[2, 2\] and levels t = \[0, 3\]"),
+        (Returning(lambda module, y, t: y.sum(-1, keepdim=True)), r"one number per sample, as f.squeeze\(1\) does"),
+        (Returning(lambda module, y, t: y.sum(-1) / 0 * 0), "network: returns NaN at y = 0"),
         (Returning(lambda module, y, t: None), "network: returns None"),
         (Returning(lambda module, y, t: y.detach().sum(-1)), "network: has no gradient"),
         (Bowl().requires_grad_(False), "network: has no parameters that require a gradient"),
@@ -175,6 +177,30 @@ def test_networks_that_cannot_be_trained_are_refused_at_once(points, network, wo
     with pytest.raises(sw.UserError, match=words) as error:
         sw.train(data=points, network=network, **FEW)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (nn.BatchNorm1d(2), "has BatchNorm1d, so f of a sample depends on the others"),
+        (nn.Dropout(0.2), "has Dropout, so f changes"),
+    ],
+)
+def test_layers_that_make_f_depend_on_more_than_y_and_t_are_named(points, layer, words):
+    network, seen = Bowl(), Warnings()
+    network.layer = layer
+    sw.train(data=points, network=network, **{**FEW, "reporter": seen})
+    sw.train(data=points, network=Bowl(), **{**FEW, "reporter": seen})
+    (line,) = seen.lines
+    assert words in line
+
+
+class Warnings(sw.Silent):
+    def __init__(self):
+        self.lines = []
+
+    def warn(self, line):
+        self.lines.append(line)
 
 
 def test_a_model_is_not_saved_over_a_run_or_a_file(own, points, tmp_path):

@@ -60,6 +60,9 @@ def test_presets_are_valid_and_survive_json(name):
         ({"objective": "nonsense"}, "objective='nonsense': unknown; choose recovery, dsm, marginal, normalised"),
         ({"kernel": "nuts"}, "kernel='nuts': unknown; choose none, langevin, mala, hmc"),
         ({"widht": 3}, "widht: unknown field; did you mean width?"),
+        ({"learning_rate": 3}, "learning_rate: unknown field; did you mean lr?"),
+        ({"epochs": 3}, "epochs: unknown field; did you mean iterations?"),
+        ({"verbose": 3}, "verbose: unknown field; the fields are data, objective, "),
         (
             {"multipliers": (1, 2)},
             "multipliers: belongs to network='resnet' or network='unet' or network='residual-unet', not to network='mlp'",

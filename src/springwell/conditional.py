@@ -30,7 +30,7 @@ class Conditional:
         t: Levels ``[N]``.
         x_next: x_{t+1} ``[N, ...]``.
 
-    Example:
+    Examples:
         >>> schedule = sw.NoiseSchedule.from_sigmas([0.5, 0.9])
         >>> well = lambda y, t: -y.square().sum(-1) / 2  # standard normal
         >>> conditional = sw.Conditional(well, schedule, torch.tensor([0]), torch.tensor([[1.0, 0.0]]))

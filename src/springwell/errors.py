@@ -9,7 +9,7 @@ from typing import Any
 class UserError(ValueError):
     """A value that cannot be used; the message names it and says what would work.
 
-    Example:
+    Examples:
         >>> sw.load("mnits")
         Traceback (most recent call last):
             ...
@@ -24,7 +24,7 @@ class UnknownLogZError(UserError):
 class InterruptionError(RuntimeError):
     """Work that was interrupted and saved; the same command goes on.
 
-    Example:
+    Examples:
         >>> isinstance(sw.InterruptionError("interrupted at iteration 10"), RuntimeError)
         True
     """
@@ -33,7 +33,7 @@ class InterruptionError(RuntimeError):
 class DivergenceError(RuntimeError):
     """Training or sampling ran away; the message says what happened, at which level, and what to try.
 
-    Example:
+    Examples:
         >>> try:
         ...     model = sw.load("checkerboard")
         ... except sw.DivergenceError as error:

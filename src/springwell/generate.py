@@ -71,6 +71,17 @@ def progressive(
         event_shape: Shape of one sample.
         noise: The samples' randomness.
         sweeps: Sweeps of every level after its first draw.
+
+    Examples:
+        >>> from springwell.generate import progressive
+        >>> model, noise = sw.load("checkerboard"), sw.Noise(0, torch.arange(3))
+        >>> for t, x_t, acceptance in progressive(model.energy_function, model.schedule, model.sampler, (2,), noise):
+        ...     print(t, tuple(x_t.shape))
+        4 (3, 2)
+        3 (3, 2)
+        2 (3, 2)
+        1 (3, 2)
+        0 (3, 2)
     """
 
     def draw(t: Tensor, x_next: Tensor) -> tuple[Tensor, Tensor]:

@@ -45,7 +45,7 @@ class Integrator:
         evaluations: Gradients per sample, of which the last denoises x_0. At most the number of levels.
         stochastic: Whether hops add noise.
 
-    Example:
+    Examples:
         >>> import springwell as sw
         >>> model = sw.load("mnist")
         >>> x = next(model.sample_batches(2, seed=0, sampler=sw.Integrator(6)))

@@ -55,7 +55,7 @@ class LevelSampler:
         jump_proposals: J of a jump between modes before every fifth step; 0 for none.
         take: How a jump takes its candidate; see :func:`springwell.samplers.jumps.take`.
 
-    Example:
+    Examples:
         >>> sampler = sw.LevelSampler("mala", num_steps=5, step_size=[0.1, 0.3])
         >>> sampler
         <LevelSampler mala, num_steps=5, step_size=0.1 ... 0.3, start='noisy'>
@@ -131,11 +131,21 @@ class LevelSampler:
         return {**kernel, "num_steps": self.num_steps, "start": self.start, "jump_proposals": self.jump_proposals}
 
     def with_steps(self, step_size: Tensor) -> LevelSampler:
-        """The sampler with other step sizes ``[T]``, which may change while it is used."""
+        """The sampler with other step sizes ``[T]``, which may change while it is used.
+
+        Examples:
+            >>> sw.LevelSampler("mala").with_steps(torch.tensor([0.1, 0.2])).step_size
+            tensor([0.1000, 0.2000])
+        """
         return replace(self, step_size=step_size)
 
     def steps(self, t: Tensor) -> Tensor:
-        """Step sizes ``[N]`` of chains at levels t."""
+        """Step sizes ``[N]`` of chains at levels t.
+
+        Examples:
+            >>> sw.LevelSampler("mala", step_size=[0.1, 0.2]).steps(torch.tensor([0, 1, 1]))
+            tensor([0.1000, 0.2000, 0.2000])
+        """
         if isinstance(self.step_size, Tensor) and self.step_size.ndim:
             return self.step_size[t]
         return torch.as_tensor(self.step_size, dtype=torch.float32, device=t.device).expand(len(t))
@@ -153,6 +163,13 @@ class LevelSampler:
             conditional: The well and the spring.
             noise: For N chains.
             truth: In training, the data and y_t.
+
+        Examples:
+            >>> model, t = sw.load("checkerboard"), torch.full((3,), 2)
+            >>> conditional = sw.Conditional(model.energy_function, model.schedule, t, x_next=torch.zeros(3, 2))
+            >>> y, acceptance = model.sampler.draw(conditional, sw.Noise(0, torch.arange(3)))
+            >>> y.shape, acceptance.shape
+            (torch.Size([3, 2]), torch.Size([3]))
         """
         start = conditional.x_next
         noise = as_noise(noise, start)
@@ -164,7 +181,15 @@ class LevelSampler:
         return self.run(conditional, start, noise)
 
     def run(self, conditional: Conditional, y: Tensor, noise: Noise | Generator) -> tuple[Tensor, Tensor]:
-        """K steps at the conditional from y ``[N, ...]``: where they end, and their mean acceptance ``[N]``."""
+        """K steps at the conditional from y ``[N, ...]``: where they end, and their mean acceptance ``[N]``.
+
+        Examples:
+            >>> model, t, x_next = sw.load("checkerboard"), torch.full((3,), 2), torch.zeros(3, 2)
+            >>> conditional = sw.Conditional(model.energy_function, model.schedule, t, x_next)
+            >>> y, acceptance = model.sampler.run(conditional, x_next, sw.Noise(0, torch.arange(3)))
+            >>> y.shape
+            torch.Size([3, 2])
+        """
         acceptance, noise = torch.zeros(len(y), device=y.device), as_noise(noise, y)
         if self.num_steps == 0:
             return y, torch.ones_like(acceptance)
@@ -184,7 +209,15 @@ class LevelSampler:
         return self.take(candidates, choose(log_weight, noise))
 
     def sweep(self, conditional: Conditional, y: Tensor, noise: Noise | Generator) -> tuple[Tensor, Tensor]:
-        """Draws x_{t+1} again, given y_t, and then y_t again, given that; see :mod:`springwell.generate`."""
+        """Draws x_{t+1} again, given y_t, and then y_t again, given that; see :mod:`springwell.generate`.
+
+        Examples:
+            >>> model, t, x_next = sw.load("checkerboard"), torch.full((3,), 2), torch.zeros(3, 2)
+            >>> conditional = sw.Conditional(model.energy_function, model.schedule, t, x_next)
+            >>> y, acceptance = model.sampler.sweep(conditional, x_next, sw.Noise(0, torch.arange(3)))
+            >>> y.shape
+            torch.Size([3, 2])
+        """
         noise = as_noise(noise, y)
         held = conditional.held_to(y + conditional.sigma * noise.normal(*y.shape[1:]))
         if self.num_steps == 0:

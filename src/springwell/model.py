@@ -61,7 +61,7 @@ class LogZ(NamedTuple):
         levels: The same of every level t = 0 ... T-1; None where it is not known.
         claim: What an energy that knows its normaliser believes; None for other energies.
 
-    Example:
+    Examples:
         >>> z = sw.load("checkerboard").log_z()
         >>> f"{z.value:.3f}", z.verdict
         ('7.976', 'ok')
@@ -133,7 +133,7 @@ class Model:
         event_shape: Shape of one sample. Default: that of shift or scale.
         denoise: Whether samples have the initial noise taken off by one step to the posterior mean.
 
-    Example:
+    Examples:
         >>> schedule = sw.NoiseSchedule.log_snr(10, high=7, low=-5)
         >>> def energy(y, t):  # exact, for standard normal data
         ...     return -y.square().sum(-1) / (2 * schedule.scale[t].float() ** 2)
@@ -200,7 +200,12 @@ class Model:
         return self.sampler.steps(torch.arange(self.schedule.num_levels, device=self.device))
 
     def to(self, device: torch.device | str) -> Model:
-        """Moves the model in place; ``auto`` is the best device there is."""
+        """Moves the model in place; ``auto`` is the best device there is.
+
+        Examples:
+            >>> sw.load("checkerboard").to("cpu").device
+            device(type='cpu')
+        """
         device = usable_device(device)
         self.schedule, self.sampler = self.schedule.to(device), self.sampler.to(device)
         self.shift, self.scale = self.shift.to(device), self.scale.to(device)
@@ -209,13 +214,23 @@ class Model:
         return self
 
     def save(self, folder: Path | str) -> None:
-        """Writes the model to a folder, from which ``springwell.load`` reads it; see :func:`springwell.save`."""
+        """Writes the model to a folder, from which ``springwell.load`` reads it; see :func:`springwell.save`.
+
+        Examples:
+            >>> sw.load("checkerboard").save("mine")
+            >>> sw.load("mine").event_shape
+            (2,)
+        """
         import springwell
 
         springwell.save(self, folder)
 
     def push_to_hub(self, repository: str, **options: Any) -> str:
-        """Uploads the model to the Hugging Face hub; see :func:`springwell.push_to_hub`."""
+        """Uploads the model to the Hugging Face hub; see :func:`springwell.push_to_hub`.
+
+        Examples:
+            >>> sw.load("checkerboard").push_to_hub("owner/name")  # doctest: +SKIP
+        """
         import springwell
 
         return springwell.push_to_hub(self, repository, **options)
@@ -281,6 +296,11 @@ class Model:
             sweeps: Sweeps of every level, in sampling.
             share: The class's share of the data. Default: as large as that of any other.
             rejection: Whether samples are drawn by rejection; for w of at least 1.
+
+        Examples:
+            >>> model = sw.load("mnist-cond")
+            >>> model.given(3).sample(2, evaluations=6).shape
+            torch.Size([2, 1, 28, 28])
         """
         if not isinstance(guidance, (int, float)) or not math.isfinite(guidance):
             raise UserError(f"guidance={guidance!r}: must be a finite number; 1 is the class itself")
@@ -317,6 +337,11 @@ class Model:
             draws: How often x is given the noise of that level; log-densities are means over the draws. With 0, and at level
                 0, it is given none: x_t is abar_t x.
             seed: Of that noise.
+
+        Examples:
+            >>> model = sw.load("mnist-cond")
+            >>> model.class_log_prob(torch.zeros(2, 1, 28, 28)).shape
+            torch.Size([2, 10])
         """
         u, energy, level = self.standardised(x), self.energy_function, self._level(level)
         self.label_of(0)
@@ -360,6 +385,12 @@ class Model:
                 :attr:`classifying_level`.
             draws: Draws of that level's noise; see :meth:`class_log_prob`.
             seed: Of that noise.
+
+        Examples:
+            >>> model = sw.load("mnist-cond")
+            >>> three = model.given(3).sample(4, evaluations=12)
+            >>> model.classify(three).exp().sum(-1)  # log p(c | x) [4, 10]
+            tensor([1., 1., 1., 1.], dtype=torch.float64)
         """
         log_prob = self.class_log_prob(x, self.classifying_level if level is None else level, draws, seed)
         if prior is not None:
@@ -372,7 +403,12 @@ class Model:
     # ---------------------------------------------------------------------------------------------------------- sampling
 
     def noise(self, seed: int | Tensor, index: Tensor, stream: int | Tensor = Stream.SAMPLING) -> Noise:
-        """The randomness of the samples ``index`` of ``seed``."""
+        """The randomness of the samples ``index`` of ``seed``.
+
+        Examples:
+            >>> sw.load("checkerboard").noise(0, torch.arange(3)).normal(2).shape
+            torch.Size([3, 2])
+        """
         seed = seed.to(self.device) if isinstance(seed, Tensor) else whole_number("seed", seed)
         stream = stream.to(self.device) if isinstance(stream, Tensor) else int(stream)
         return Noise(seed, index.to(self.device), stream, ahead=STEPS_PER_JUMP, dtype=self.shift.dtype)
@@ -383,6 +419,10 @@ class Model:
         Args:
             num_steps: MCMC steps per level, if not the model's own.
             noise_scale: Factor on the Langevin noise, if not the model's own.
+
+        Examples:
+            >>> sw.load("checkerboard").level_sampler(num_steps=5).num_steps
+            5
         """
         sampler, kernel = self.sampler, self.sampler.made
         if noise_scale is not None:
@@ -397,7 +437,17 @@ class Model:
     def trajectory(
         self, index: Tensor, seed: int = 0, num_steps: int | None = None, noise_scale: float | None = None
     ) -> Iterator[Sample]:
-        """Yields (t, x_t, acceptance) from x_T down to x_0 for the samples ``index``, in standardised coordinates."""
+        """Yields (t, x_t, acceptance) from x_T down to x_0 for the samples ``index`` ``[N]``; x_t ``[N, ...]`` is standardised.
+
+        Examples:
+            >>> for t, x_t, acceptance in sw.load("checkerboard").trajectory(torch.arange(3)):
+            ...     print(t, tuple(x_t.shape))
+            4 (3, 2)
+            3 (3, 2)
+            2 (3, 2)
+            1 (3, 2)
+            0 (3, 2)
+        """
         return self._trajectory(index, seed, self.level_sampler(num_steps, noise_scale))
 
     def _trajectory(
@@ -451,6 +501,10 @@ class Model:
             start: The first sample.
             sampler: How levels are drawn, if not as the model does; see :meth:`level_sampler` and :class:`Integrator`.
             watch: Receives every level: the index of the batch's first sample, and x_t of the batch in the data's units.
+
+        Examples:
+            >>> [len(x) for x in sw.load("checkerboard").sample_batches(150, seed=0, batch=64)]
+            [64, 64, 22]
         """
         batch = self.automatic_batch() if batch is None else batch
         num, batch = whole_number("num", num, 1), whole_number("batch", batch, 1)
@@ -563,7 +617,7 @@ class Model:
             evaluations: Gradients per sample of an integrator of second order, in place of draws level by level; 18 is a good
                 number for models with many levels.
 
-        Example:
+        Examples:
             >>> model = sw.load("checkerboard")
             >>> bool(torch.equal(model.sample(5, seed=1), model.sample(9, seed=1)[:5]))
             True
@@ -607,7 +661,7 @@ class Model:
 
         It is differentiable with respect to ``x`` if that requires gradients.
 
-        Example:
+        Examples:
             >>> model = sw.load("checkerboard")
             >>> inside, outside = model.energy(torch.tensor([[0.5, 0.5], [0.5, -0.5]])).tolist()
             >>> inside < outside  # the first point is on a filled square
@@ -618,7 +672,7 @@ class Model:
     def score(self, x: Array, level: int = 0) -> Tensor:
         """The score, the gradient of the log-density of x_t at ``x`` ``[N, ...]``, in the data's units; needs no normaliser.
 
-        Example:
+        Examples:
             >>> sw.load("checkerboard").score(torch.zeros(3, 2)).shape
             torch.Size([3, 2])
         """
@@ -647,7 +701,12 @@ class Model:
         return torch.cat([self.f(scale * part, t) for part in x_t.split(batch or self.automatic_batch())])
 
     def normaliser(self) -> Normaliser:
-        """log Z_0 of the density of x_0 in standardised coordinates, by quadrature; in two dimensions only."""
+        """log Z_0 of the density of x_0 in standardised coordinates, by quadrature; in two dimensions only.
+
+        Examples:
+            >>> sw.load("checkerboard").normaliser().error < 1e-2
+            True
+        """
         if self.event_shape != (2,):
             raise UserError(f"quadrature in shape {list(self.event_shape)}: in 2 dimensions only; use model.log_z")
         if self._normaliser is None:
@@ -658,6 +717,11 @@ class Model:
         """The partition function with its uncertainty: quadrature in the plane, else what `springwell likelihood` stored.
 
         An energy that knows its normaliser has a claim beside it, which is all there is where nothing was measured.
+
+        Examples:
+            >>> z = sw.load("checkerboard").log_z()
+            >>> z.lower <= z.value <= z.upper
+            True
         """
         if self._log_z is None and self.event_shape == (2,):
             z = self.normaliser()
@@ -688,6 +752,12 @@ class Model:
         Args:
             log_z: What :func:`springwell.likelihood.bracket` found, or a number: log int exp(-energy(x)) dx at level 0, in the
                 data's units. Or a LogZ, which is in standardised coordinates, as :meth:`log_z` returns it.
+
+        Examples:
+            >>> model = sw.load("digits")
+            >>> model.use_log_z(-100.0)
+            >>> model.log_prob(model.sample(2, seed=0)).shape
+            torch.Size([2])
         """
         if not isinstance(log_z, LogZ):
             if isinstance(log_z, Bracket):
@@ -708,7 +778,7 @@ class Model:
         All values share the error of log Z, which :meth:`log_z` returns. A bracket that is not ``ok`` gives a warning. The
         log-density is differentiable with respect to ``x`` if that requires gradients.
 
-        Example:
+        Examples:
             >>> log_p = sw.load("checkerboard").log_prob(torch.tensor([[0.5, 0.5]]))
             >>> log_p.shape, log_p.dtype  # about -log 8, eight squares of area 1
             (torch.Size([1]), torch.float64)

@@ -96,7 +96,7 @@ class Noise:
         ahead: How many draws to compute at once. It changes speed, never values.
         dtype: The type of the numbers returned.
 
-    Example:
+    Examples:
         >>> noise = sw.Noise(seed=0, index=torch.arange(3))
         >>> noise.normal(2).shape  # two numbers for each of three samples
         torch.Size([3, 2])

@@ -39,6 +39,13 @@ class Outcome(NamedTuple):
 
     The statistics of the objectives here are the level of every sample, f at the positive and at the negative samples, how far
     chains travelled in widths of their spring (root mean square), and their mean acceptance.
+
+    Examples:
+        >>> model = sw.load("checkerboard")
+        >>> loss_fn = sw.Recovery(model.energy_function, model.schedule, model.sampler)
+        >>> outcome = loss_fn(torch.zeros(5, 2), sw.Noise(0, torch.arange(5)))
+        >>> outcome.loss.shape, "level" in outcome.statistics
+        (torch.Size([5]), True)
     """
 
     loss: Tensor
@@ -46,7 +53,13 @@ class Outcome(NamedTuple):
 
 
 class Objective(Protocol):
-    """What a training loop needs of an objective."""
+    """What a training loop needs of an objective.
+
+    Examples:
+        >>> loss_fn: sw.objectives.Objective = sw.DSM(lambda y, t: -y.square().sum(-1), sw.NoiseSchedule.log_snr(4, 5, -5))
+        >>> loss_fn(torch.randn(5, 2), sw.Noise(0, torch.arange(5))).loss.shape
+        torch.Size([5])
+    """
 
     schedule: NoiseSchedule
     differentiated: EnergyFunction | None
@@ -72,7 +85,7 @@ class Recovery:
         weight: Weight of each level's loss ``[T]``. Default: the energy's own ``loss_weight`` if it has one, else 1.
         differentiated: The same energy as the loss differentiates it: under data parallelism, its wrapper.
 
-    Example:
+    Examples:
         >>> schedule = sw.NoiseSchedule.from_sigmas([0.5, 0.9])
         >>> energy = lambda y, t: -y.square().sum(-1) / 2
         >>> loss_fn = sw.Recovery(energy, schedule, sw.LevelSampler("mala", num_steps=5, step_size=0.3))
@@ -114,7 +127,7 @@ class Recovery:
 class Marginal(Recovery):
     """Maximum likelihood of one ordinary EBM by short-run chains from noise: a schedule of one level without spring.
 
-    Example:
+    Examples:
         >>> energy = lambda y, t: -y.square().sum(-1) / 2
         >>> loss_fn = sw.Marginal(energy, sw.NoiseSchedule.marginal(), sw.LevelSampler("langevin", num_steps=30, step_size=0.1))
         >>> loss_fn(torch.zeros(8, 2), torch.Generator().manual_seed(0)).loss.shape
@@ -138,7 +151,7 @@ class DSM:
         differentiated: As for :class:`Recovery`.
         target: ``posterior``, E[y_t | x, x_{t+1}]; or ``sample``, y_t itself.
 
-    Example:
+    Examples:
         >>> schedule = sw.NoiseSchedule.from_sigmas([0.5, 0.9])
         >>> energy = lambda y, t: -y.square().sum(-1) / 2
         >>> loss, statistics = sw.DSM(energy, schedule)(torch.zeros(8, 2), torch.Generator().manual_seed(0))
@@ -191,7 +204,12 @@ def _levels(t: Tensor | None, num_levels: int, noise: Noise) -> Tensor:
 
 
 def random_levels(num_levels: int, noise: Noise) -> Tensor:
-    """t ~ Unif{0 ... T-1}, ``[N]``."""
+    """t ~ Unif{0 ... T-1}, ``[N]``.
+
+    Examples:
+        >>> sw.objectives.random_levels(4, sw.Noise(0, torch.arange(1000))).unique()
+        tensor([0, 1, 2, 3])
+    """
     return (noise.uniform().double() * num_levels).long().clamp(max=num_levels - 1)
 
 
@@ -203,6 +221,10 @@ def stratified_levels(num_levels: int, index: Tensor, total: int, offset: Tensor
         index: int64 ``[N]``: position of each sample in the whole batch.
         total: Size of the whole batch.
         offset: One uniform, ``[1]``, shared by the whole batch.
+
+    Examples:
+        >>> sw.objectives.stratified_levels(4, torch.arange(8), total=8, offset=torch.tensor([0.3]))
+        tensor([0, 0, 1, 1, 2, 2, 3, 3])
     """
     t = ((index + offset.double()) * (num_levels / total)).long()
     return t.clamp(max=num_levels - 1)

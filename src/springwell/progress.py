@@ -35,7 +35,7 @@ class Reporter(Protocol):
 class Silent(Reporter):
     """Shows nothing.
 
-    Example:
+    Examples:
         >>> model = sw.train("checkerboard", iterations=2, reporter=sw.Silent())
     """
 

@@ -32,7 +32,7 @@ class NoiseSchedule:
         sigma: ``[T+1]``: noise of the hop that ends at x_0 (the initial noise), x_1, ..., x_T.
         spring: ``[T]``, bool: whether level t has its spring (and the rescaling that belongs to it).
 
-    Example:
+    Examples:
         >>> schedule = sw.NoiseSchedule.log_snr(12, high=7, low=-5)
         >>> schedule.num_levels, schedule.sigma.shape
         (12, torch.Size([13]))

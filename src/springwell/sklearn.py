@@ -56,7 +56,7 @@ class EnergyDensity(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[
         offset_: The log-density below which a row is an outlier.
         notes_: Lines about constant, equal and whole-number columns.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from springwell.sklearn import EnergyDensity
         >>> X = np.random.default_rng(0).normal([0, 5], [1, 2], (100, 2))

@@ -57,7 +57,11 @@ def with_row(row):
         (VECTORS[:19], "data: has 19 rows; needs at least 20"),
         (np.float64(3), "data: is a float64; give a tensor"),
         (np.array(3.0), r"data: found float64 \[\]; needs"),
-        (VECTORS[:, 0], r"data: found float64 \[200\]; needs numbers of shape \[N, D\], or images \[N, C, H, W\]"),
+        (
+            VECTORS[:, 0],
+            r"data: found float64 \[200\]; needs numbers of shape \[N, D\], .* add the missing .* data\[:, None\]",
+        ),
+        (np.zeros((50, 8, 8, 3)), r"has 8 channels; .* C = 1 or 3, as data.transpose\(0, 3, 1, 2\) makes of \[N, H, W, C\]"),
         (VECTORS.astype(str), "data: found <U"),
         (VECTORS > 0, "data: found bool"),
         (VECTORS + 1j, "data: found complex128"),

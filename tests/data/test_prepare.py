@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from springwell.app.cli import main
 from springwell.data import collect, formats, prepare
@@ -336,6 +337,18 @@ def test_a_folder_that_cannot_be_made(tmp_path, folder):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot be written \(Not a directory\); choose another place"):
         prepare_images(f"folder:{folder}", tmp_path / "file" / "out", workers=1)
+
+
+@pytest.mark.parametrize(
+    ("modes", "words"), [("LRR", "grey like the first of them, so colours are dropped"), ("RLR", "in colour")]
+)
+def test_a_message_says_whether_a_set_is_grey(tmp_path, modes, words):
+    (tmp_path / "set").mkdir()
+    for i, mode in enumerate(4 * modes):
+        Image.new("L" if mode == "L" else "RGB", (4, 4)).save(tmp_path / "set" / f"{i:02d}.png")
+    listener = Listener()
+    prepare_images(f"folder:{tmp_path / 'set'}", tmp_path / "out", workers=1, reporter=listener)
+    assert any(line.endswith(f"11 train and 1 test images of 4 x 4, {words}") for line in listener.heard), listener.heard
 
 
 def test_what_is_no_set_of_images(tmp_path):

@@ -188,7 +188,9 @@ def test_moments_and_atoms_of_data_are_taken_and_saved() -> None:
 
 
 def test_an_image_size_that_cannot_be_halved_is_named() -> None:
-    with pytest.raises(UserError, match="images of 10x10: cannot be halved 1 times after unshuffle=2; use a multiple of 4"):
+    with pytest.raises(
+        UserError, match=r"images of 10x10: height and width must be multiples of 4 \(unshuffle=2, halvings: 1\)"
+    ):
         NoiseUNet((1, 10, 10), width=8, unshuffle=2)
 
 

@@ -102,8 +102,8 @@ def test_loss_is_the_authors(golden):
     _, energy, schedule, t = official(golden)
     scale = schedule.scale[t].float()[:, None, None, None]
     positive, negative = scale * nchw(golden["loss.x_pos"]), scale * nchw(golden["loss.x_neg"])
-    # A chain with step size 0 stays at its start, which makes the given x_neg the negative sample.
-    still = LevelSampler("langevin", 1, torch.zeros(6))
+    # A chain with so small a step stays at its start, which makes the given x_neg the negative sample.
+    still = LevelSampler("langevin", 1, torch.full((6,), 1e-30))
     noise = Noise(0, torch.arange(len(t)))
     outcome = Recovery(energy, with_pairs(schedule, positive, negative), still)(positive, noise, t)
     assert abs(outcome.loss.mean().item() - golden["loss.value"]) < 1e-5
@@ -191,7 +191,9 @@ def test_sizes_that_pool(size, channels, multipliers, unshuffle):
 
 
 def test_a_size_that_does_not_pool_is_refused():
-    with pytest.raises(UserError, match=r"images of 28x28: cannot be halved 3 times.*multiple of 8.*image_size=32"):
+    with pytest.raises(
+        UserError, match=r"images of 28x28: height and width must be multiples of 8 .*halvings: 3.*image_size=32"
+    ):
         EnergyResNet(1, 8, (1, 1, 1, 1)).check_size(28, 28)
 
 

@@ -98,7 +98,9 @@ def test_gradient_in_bfloat16_is_near_float32():
 
 
 def test_a_size_that_does_not_pool_is_refused():
-    with pytest.raises(UserError, match=r"images of 28x28: cannot be halved 2 times after unshuffle=2"):
+    with pytest.raises(
+        UserError, match=r"images of 28x28: height and width must be multiples of 8 \(unshuffle=2, halvings: 2\)"
+    ):
         EnergyUNet(1, 8, (1, 1, 1), unshuffle=2).check_size(28, 28)
 
 

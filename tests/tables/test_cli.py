@@ -140,7 +140,13 @@ def test_parquet_and_npy_are_the_same_table(folder: Path) -> None:
         ("a,b\n1,2\n3,NA\n5,6\n", "row 1, column 'b' is nan"),
         ("a,b\n1,2\n1e300,4\n5,6\n", "row 1, column 'a' is 1e+300"),
         ("a,a\n1,2\n3,4\n", "two columns are called 'a'"),
-        ("a;b\n1;2\n3;4,5\n", "column 'b' is text ('4,5' in row 1)"),
+        ("a;b\n1;2\n3;4,5\n", "column 'b' is text ('4,5' in row 1), a number with a decimal comma: write a point"),
+        (
+            "a,area m2,b,the 'c',town\n1,2,3,4,\n1,2,yes,4,Oslo\n1,NA,no,4,5\n",
+            "column 'b' is text ('yes' in row 1); column 'town' is text ('Oslo' in row 1); make them numbers, "
+            """or leave them out by --columns a 'area m2' 'the '"'"'c'"'"''""",
+        ),
+        ("who,a\np,red\n", "column 'a' is text ('red' in row 0); make it numbers"),
         ("", "no rows"),
         ("\0\0", "cannot be read"),
     ],

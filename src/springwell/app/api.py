@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from springwell.app.build import build_model, build_task, with_classes
+from springwell.app.build import build_model, build_task, network_notes, with_classes
 from springwell.app.card import write_card
 from springwell.app.config import Config, did_you_mean, from_dict, to_dict, with_fields
 from springwell.app.presets import preset, recipe_for
@@ -73,7 +73,7 @@ def train(
         reporter: Receives progress updates. Default: a progress bar on stderr; ``Silent()`` for none.
         **fields: Any field of the configuration, such as ``iterations``, ``batch``, ``lr`` or ``seed``.
 
-    Example:
+    Examples:
         >>> x = torch.randn(1000, 2, generator=torch.Generator().manual_seed(0))
         >>> model = sw.train(data=x, iterations=2, reporter=sw.Silent())
         >>> model.sample(3).shape
@@ -169,6 +169,8 @@ def train_run(
         if not isinstance(init_from, (str, Path)):
             raise UserError(f"init_from: is {kind_of(init_from)}; give a Model, or the path or name of one")
         init_from = load(init_from, network, warn=reporter.warn)
+    for note in () if network is None else network_notes(network):
+        reporter.warn(note)
     task = build_task(config, data, network, init_from)
     if accelerator.is_main_process:
         run.begin(to_dict(config), FREE_FIELDS)
@@ -192,7 +194,7 @@ def load(
         warn: Receives a line about every damaged file that is skipped.
         **hub: Options of ``huggingface_hub.snapshot_download``, such as ``token`` or ``cache_dir``.
 
-    Example:
+    Examples:
         >>> sw.load("checkerboard")
         <springwell model checkerboard: 4 levels, vectors 2, 29,124 parameters, 30 MCMC steps per level, iteration 2,200>
     """
@@ -268,7 +270,7 @@ def save(model: Model, folder: Path | str) -> None:
     ``load(folder)`` loads a model that was trained from a Config; add ``network=`` if the network was your own.
     ``load(folder, network=energy)`` loads a model that was assembled from parts.
 
-    Example:
+    Examples:
         >>> sw.save(sw.load("checkerboard"), "mine")
         >>> sw.load("mine").event_shape
         (2,)
@@ -301,7 +303,7 @@ def push_to_hub(model: Model, repository: str, **options: Any) -> str:
         repository: ``owner/name``; it is made if it does not exist.
         **options: ``private``, ``token``, ``commit_message``.
 
-    Example:
+    Examples:
         >>> sw.push_to_hub(sw.load("checkerboard"), "owner/name")  # doctest: +SKIP
         'https://huggingface.co/owner/name'
     """

@@ -219,11 +219,24 @@ def check_network(network: nn.Module, event_shape: tuple[int, ...], num_levels: 
         raise UserError(f"network: fails at {wanted} ({type(error).__name__}: {reason}); {must}") from error
     if not isinstance(f, Tensor) or f.shape != (2,) or not f.is_floating_point():
         found = f"{f.dtype} {list(f.shape)}" if isinstance(f, Tensor) else kind_of(f)
-        raise UserError(f"network: returns {found} at {wanted}; it must return floats [2], one number per sample")
+        hint = ", as f.squeeze(1) does" if isinstance(f, Tensor) and f.shape == (2, 1) else ""
+        raise UserError(f"network: returns {found} at {wanted}; it must return floats [2], one number per sample{hint}")
+    if f.isnan().any():
+        raise UserError(f"network: returns NaN at y = 0, {wanted}; it must return numbers")
     if not f.requires_grad or torch.autograd.grad(f.sum(), y, allow_unused=True)[0] is None:
         raise UserError("network: has no gradient with respect to y; compute f from y by torch, without detach or no_grad")
     if not any(p.requires_grad for p in network.parameters()):
         raise UserError("network: has no parameters that require a gradient; give it some, or call network.requires_grad_()")
+
+
+def network_notes(network: nn.Module) -> Iterator[str]:
+    """Lines about layers whose output in training depends on more than y and t."""
+    kinds = {type(module).__name__: module for module in network.modules()}
+    for name, module in kinds.items():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            yield f"network: has {name}, so f of a sample depends on the others of its batch; use LayerNorm or GroupNorm"
+        elif isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            yield f"network: has {name}, so f changes at random from step to step of a chain; leave it out"
 
 
 def build_model(config: Config, checkpoint: Checkpoint, network: nn.Module | None = None) -> Model:

@@ -367,7 +367,7 @@ class _Task:
 class Config(_Task):
     """All settings that define a run: data, objective, schedule, network, sampler and training.
 
-    Example:
+    Examples:
         >>> config = sw.preset("digits")
         >>> config.schedule.num_levels, config.sampler.kernel, config.training.batch
         (12, 'mala', 32)
@@ -382,7 +382,11 @@ class Config(_Task):
     labels: LabelOptions = field(default_factory=LabelOptions)
 
     def validate(self) -> None:
-        """Raises UserError for the first value that cannot work."""
+        """Raises UserError for the first value that cannot work.
+
+        Examples:
+            >>> sw.preset("checkerboard").validate()
+        """
         _convert({"data": self.data}, _Task)
         for name in SECTIONS:
             section = getattr(self, name)
@@ -406,6 +410,10 @@ class Config(_Task):
         """Returns the number of network evaluations per sample in one training iteration, of the chain and of the loss.
 
         Evaluations of f without gradient, which jumps need, count as if they had a gradient.
+
+        Examples:
+            >>> sw.preset("checkerboard").gradient_evaluations()
+            12
         """
         sampler = self.sampler
         if self.objective.objective in ("dsm", "normalised") or sampler.num_steps == 0:
@@ -488,6 +496,10 @@ def _check_springs(config: Config) -> None:
         raise UserError(f"start='denoised': {missing}; use start='noisy'")
 
 
+# What other libraries call a field.
+_OTHER_WORDS = {"learning_rate": "lr", "epochs": "iterations"}
+
+
 def with_fields(config: Config, **values: Any) -> Config:
     """Returns ``config`` with other values, each named by its field alone: ``with_fields(config, width=64, kernel="hmc")``.
 
@@ -528,7 +540,9 @@ def _section_of(config: Config, name: str) -> str:
             wanted = " or ".join(f"{KIND_FIELDS[section]}={kind!r}" for kind in names)
             kind = getattr(getattr(config, section), KIND_FIELDS[section])
             raise UserError(f"{name}: belongs to {wanted}, not to {KIND_FIELDS[section]}={kind!r}")
-    raise UserError(f"{name}: unknown field{did_you_mean(name, flat(config))}")
+    known = list(flat(config))
+    meant = did_you_mean(_OTHER_WORDS.get(name, name), known)
+    raise UserError(f"{name}: unknown field{meant or '; the fields are ' + ', '.join(known)}")
 
 
 def with_absolute_paths(config: Config) -> Config:

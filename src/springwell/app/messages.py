@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import fields
 
 from springwell.app.config import SECTIONS
 
-_VALUE = r"""'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\]|[^\s,;:()'"]+"""
+_QUOTES = "'\""
+_VALUE = r"""'[^']*'|"[^"]*"|\([^()]*\)|\[(?:'[^']*'|"[^"]*"|[^\[\]'"])*\]|[^\s,;:()'"]+"""
 _ARGUMENT = re.compile(rf"(?<![\w./=-])([a-z][a-z0-9_]*)=({_VALUE})")
 _FIELDS = [f.name for kinds in SECTIONS.values() for cls in kinds.values() for f in fields(cls)]
 _NAMES = sorted({*_FIELDS, "data", "init_from"}, key=len, reverse=True)
@@ -26,5 +28,10 @@ def _option(name: str, value: str) -> str:
     if value in ("True", "False"):
         return f"--{name}" if value == "True" else f"--no-{name}"
     if value[0] in "([":
-        value = " ".join(part.strip().strip("'\"") for part in value[1:-1].split(",") if part.strip())
-    return f"--{name} {value.strip(chr(39) + chr(34))}".rstrip()
+        parts = re.findall(r"""'[^']*'|"[^"]*"|[^\s,]+""", value[1:-1])
+        return f"--{name} {' '.join(shlex.quote(_unquoted(part)) for part in parts)}".rstrip()
+    return f"--{name} {_unquoted(value)}"
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if text[0] in _QUOTES else text

@@ -322,7 +322,7 @@ SOME = "checkerboard, digits, mnist, fashion-mnist, table or another that `sprin
 def preset(name: str) -> Config:
     """Returns the configuration of a preset, such as ``checkerboard`` or ``mnist``. ``PRESETS`` holds all of them by name.
 
-    Example:
+    Examples:
         >>> sw.preset("checkerboard").training.iterations
         2200
     """

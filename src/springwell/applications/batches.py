@@ -51,6 +51,12 @@ class Draws:
         batch: The number of parallel chains; None for as many as fit.
         numbers: The numbers of the observations, if not 0, 1, ...
         watch: Receives, after every level, the number of samples for which it is done.
+
+    Examples:
+        >>> from springwell.applications import Draws, inpaint
+        >>> hidden = torch.tensor([False, True])
+        >>> inpaint(sw.load("checkerboard"), torch.tensor([[0.5, 0.0]]), hidden, Draws(num=2, seed=1, sweeps=3)).shape
+        torch.Size([1, 2, 2])
     """
 
     num: int = 8

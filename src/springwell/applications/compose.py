@@ -63,7 +63,7 @@ class Product(_Weighted):
         energies: The f_i, each of the same noise levels and coordinates.
         weights: w_i; 1 if not given.
 
-    Example:
+    Examples:
         >>> from springwell.applications import Product
         >>> f = Product([lambda y, t: y[:, 0], lambda y, t: y[:, 1]], weights=[1.0, 2.0])
         >>> f(torch.tensor([[1.0, 3.0]]), torch.tensor([0]))
@@ -83,6 +83,12 @@ class Mixture(_Weighted):
     Args:
         energies: The f_i, each of the same noise levels and coordinates.
         log_weights: c_i; 0 if not given.
+
+    Examples:
+        >>> from springwell.applications import Mixture
+        >>> f = Mixture([lambda y, t: y[:, 0], lambda y, t: y[:, 1]], log_weights=[0.0, 0.0])
+        >>> f(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))  # log 2
+        tensor([0.6931])
     """
 
     def __init__(self, energies: Sequence[EnergyFunction], log_weights: Sequence[float] | None = None):
@@ -100,6 +106,13 @@ class Term:
     Args:
         term: x -> ``[N]``, differentiable; a log-density up to a constant.
         model: Whose levels and units y has.
+
+    Examples:
+        >>> from springwell.applications import Product, Term
+        >>> model = sw.load("checkerboard")
+        >>> f = Product([model.energy_function, Term(lambda x: -x[:, 0] ** 2, model)])
+        >>> f(torch.zeros(3, 2), torch.tensor([0, 1, 2])).shape
+        torch.Size([3])
     """
 
     def __init__(self, term: Callable[[Tensor], Tensor], model: Model):
@@ -126,6 +139,12 @@ def product(parts: Sequence[Part], weights: Sequence[float] | None = None, sweep
         parts: Models of the same levels and units, the first of all; and terms of data x in their units, x -> ``[N]``.
         weights: w_i; 1 if not given. A negative one divides a density out; what remains has to have a finite integral.
         sweeps: Of every level in sampling, since noise and products do not commute. Their chains need ``num_steps`` > 0.
+
+    Examples:
+        >>> from springwell.applications import product
+        >>> right = product([sw.load("checkerboard"), lambda x: 4 * x[:, 0]])  # more of what lies to the right
+        >>> bool(right.sample(64, seed=0)[:, 0].mean() > 1)
+        True
     """
     first, energies = _energies("product", parts)
     return _composed(first, Product(energies, weights), sweeps)
@@ -137,6 +156,12 @@ def mixture(models: Sequence[Model], shares: Sequence[float] | None = None) -> M
     Args:
         models: Of the same levels and units, each with a known log Z.
         shares: Positive; equal if not given.
+
+    Examples:
+        >>> from springwell.applications import mixture
+        >>> model = sw.load("checkerboard")
+        >>> mixture([model, model], shares=[0.3, 0.7]).sample(4, seed=0).shape
+        torch.Size([4, 2])
     """
     first, energies = _energies("mixture", models)
     shares = [1.0] * len(models) if shares is None else list(shares)
@@ -169,7 +194,13 @@ def _composed(like: Model, energy: EnergyFunction, sweeps: int) -> Model:
 
 
 def tempered(energy: EnergyFunction, beta: float) -> Product:
-    """f(y, t) = beta f_1(y, t), beta > 0: the density to the power beta."""
+    """f(y, t) = beta f_1(y, t), beta > 0: the density to the power beta.
+
+    Examples:
+        >>> from springwell.applications import tempered
+        >>> tempered(lambda y, t: -y.square().sum(-1), 2.0)(torch.ones(1, 2), torch.tensor([0]))
+        tensor([-4.])
+    """
     if not 0 < beta < math.inf:
         raise UserError(f"beta {beta:g}: must be positive and finite")
     return Product([energy], [beta])

@@ -80,6 +80,13 @@ def inpaint_levels(
         hidden: bool, of the shape of one sample.
         noise: For N samples.
         sweeps: Sweeps of every level after its first chain; 0 is the paper's procedure.
+
+    Examples:
+        >>> from springwell.applications import inpaint_levels
+        >>> model, noise = sw.load("checkerboard"), sw.Noise(0, torch.arange(3))
+        >>> hidden, parts = torch.tensor([False, True]), (model.energy_function, model.schedule, model.sampler)
+        >>> [t for t, x_t, acceptance in inpaint_levels(*parts, torch.zeros(3, 2), hidden, noise)]
+        [4, 3, 2, 1, 0]
     """
     # Looked up once, so that no level has to wait for the device.
     event, where = x.shape[1:], hidden.cpu().flatten().nonzero()[:, 0].to(x.device)
@@ -131,7 +138,7 @@ def inpaint(model: Model, x: Tensor, hidden: Tensor, draws: Draws | None = None)
         hidden: bool, of the shape of one sample.
         draws: How many samples of the hidden values, and how. Without sweeps it is the paper's procedure.
 
-    Example:
+    Examples:
         >>> from springwell.applications import Draws, inpaint
         >>> model = sw.load("checkerboard")
         >>> x = torch.tensor([[0.5, 0.0]])

@@ -41,7 +41,14 @@ from springwell.shapes import expand
 
 
 def spherical(w: Tensor) -> Tensor:
-    """Weights ``[..., 2]`` of the two ends at w in [0, 1]: cos and sin of w pi/2, exactly 0 and 1 at the ends."""
+    """Weights ``[..., 2]`` of the two ends at w in [0, 1]: cos and sin of w pi/2, exactly 0 and 1 at the ends.
+
+    Examples:
+        >>> from springwell.applications import spherical
+        >>> spherical(torch.tensor([0.0, 1.0]))
+        tensor([[1., 0.],
+                [0., 1.]], dtype=torch.float64)
+    """
     # The sine is exact at 0 and, rounded, at pi/2; the cosine of the float nearest to pi/2 is not 0.
     return torch.stack([1 - w, w], -1).double().mul(torch.pi / 2).sin()
 
@@ -126,7 +133,7 @@ def interpolate(
         batch: The number of parallel chains; None for as many as fit.
         watch: Receives, after every level, the number of samples for which it is done.
 
-    Example:
+    Examples:
         >>> from springwell.applications import interpolate
         >>> interpolate(sw.load("checkerboard"), seeds=[3, 11], num=5).shape
         torch.Size([5, 2])

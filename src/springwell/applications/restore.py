@@ -60,6 +60,11 @@ class Measurement:
         event_shape: Shape of one sample.
         device: Where to compute.
         name: What the operator is called.
+
+    Examples:
+        >>> from springwell.applications import Measurement
+        >>> Measurement(lambda x: x[..., ::2], noise=0.1, event_shape=(1, 8, 8)).shape
+        (1, 8, 4)
     """
 
     operator: Operator
@@ -118,6 +123,14 @@ class Posterior:
         observation: y_obs ``[N, ...]``.
         mean: mu of the Gaussian guess.
         variance: s^2 of the Gaussian guess.
+
+    Examples:
+        >>> from springwell.applications import Measurement, Posterior
+        >>> model = sw.load("checkerboard")
+        >>> seen = Measurement(lambda x: x[:, :1], noise=0.1, event_shape=(2,))  # the first coordinate
+        >>> f = Posterior(model.energy_function, model.schedule, seen, observation=torch.zeros(3, 1))
+        >>> f(torch.zeros(3, 2), torch.tensor([0, 1, 2])).shape
+        torch.Size([3])
     """
 
     def __init__(
@@ -166,6 +179,12 @@ class Restoration(NamedTuple):
         samples: ``[B, num, ...]``.
         mean: ``[B, ...]``: the mean of the samples, an estimate of the posterior mean.
         std: ``[B, ...]``: their standard deviation, value by value; nan for a single sample.
+
+    Examples:
+        >>> from springwell.applications import Draws, restore
+        >>> found = restore(sw.load("checkerboard"), torch.tensor([[0.4, 0.4]]), lambda x: x, 0.2, Draws(num=4))
+        >>> found.samples.shape, found.std.shape
+        (torch.Size([1, 4, 2]), torch.Size([1, 2]))
     """
 
     samples: Tensor
@@ -184,7 +203,7 @@ def restore(model: Model, observation: Tensor, operator: Operator, noise: float,
         noise: sigma_n, in the units of A(x).
         draws: How many samples, and how.
 
-    Example:
+    Examples:
         >>> from springwell.applications import Draws, restore
         >>> y = torch.tensor([[0.4, 0.4]])
         >>> found = restore(sw.load("checkerboard"), y, operator=lambda x: x, noise=0.2, draws=Draws(num=4))

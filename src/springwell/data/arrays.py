@@ -36,7 +36,8 @@ def array_source(data: Tensor | np.ndarray | Dataset[Any] | tuple[Any, Any], ima
     array, labels = _with_labels(data)
     if array.ndim not in (2, 4) or 0 in array.shape[1:] or array.dtype.kind not in "fiu":
         shape = f"{array.dtype} {list(array.shape)}"
-        raise UserError(f"data: found {shape}; needs numbers of shape [N, D], or images [N, C, H, W]")
+        hint = "; add the missing dimension by data[:, None]" if array.ndim in (1, 3) else ""
+        raise UserError(f"data: found {shape}; needs numbers of shape [N, D], or images [N, C, H, W]{hint}")
     if len(array) < FEWEST:
         raise UserError(f"data: has {len(array)} rows; needs at least {FEWEST}")
     if array.ndim == 4:
@@ -79,7 +80,8 @@ def _array(data: Any) -> np.ndarray:
 
 def _images(array: np.ndarray, images: ImageOptions, labels: Sequence[str]) -> DataSource:
     if array.shape[1] not in (1, 3):
-        raise UserError(f"data: has {array.shape[1]} channels; needs images [N, C, H, W] with C = 1 or 3")
+        hint = ", as data.transpose(0, 3, 1, 2) makes of [N, H, W, C]" if array.shape[3] in (1, 3) else ""
+        raise UserError(f"data: has {array.shape[1]} channels; needs images [N, C, H, W] with C = 1 or 3{hint}")
     if array.dtype != np.uint8:
         if array.dtype.kind != "f" or not bool(np.isfinite(array).all()) or np.abs(array).max() > 1:
             raise UserError(f"data: holds {array.dtype} images; needs bytes, or finite floats in [-1, 1]")

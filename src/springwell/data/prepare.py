@@ -262,6 +262,10 @@ def _decoded_set(request: Request, data: Encoded, reporter: Reporter) -> dict[st
         first = f"{unreadable[0][0]}: {unreadable[0][1]}"
         total = sum(num for num, _ in splits.values()) + len(unreadable)
         reporter.warn(f"{len(unreadable)} of {total} images are unreadable and left out (first: {first})")
+    counts = " and ".join(f"{num} {name}" for name, (num, _) in splits.items())
+    channels, height, width = data.rule.shape
+    grey = "grey like the first of them, so colours are dropped" if channels == 1 else "in colour"
+    reporter.say(f"{request.out}: {counts} images of {height} x {width}, {grey}")
     return record
 
 

@@ -87,7 +87,7 @@ def open_data(
         reporter: Receives updates of long work, such as decoding a folder of images at its first use.
         label_column: The column of a table that holds labels; the others are then vectors.
 
-    Example:
+    Examples:
         >>> digits = sw.open_data("digits")
         >>> digits.event_shape, digits.num_held_out
         ((1, 8, 8), 299)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from springwell.errors import UserError, did_you_mean
 from springwell.store.files import write_atomically
 
 _SEPARATORS = ",;\t"
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 _MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"})
 
 
@@ -160,7 +162,8 @@ def _rows(header: list[str], body: Iterable[list[str]], wanted: Sequence[str] = 
     numbers, names = array("d"), []
     named: bool | None = None
     places: Sequence[int] = _places(wanted, header) if wanted else ()
-    for i, line in enumerate(body):
+    lines = enumerate(body)
+    for i, line in lines:
         if len(line) != len(header):
             raise UnusableDataError(f"row {i} has {len(line)} cells, and the header {len(header)}")
         if named is None:
@@ -168,8 +171,10 @@ def _rows(header: list[str], body: Iterable[list[str]], wanted: Sequence[str] = 
             places = places or range(named, len(line))
         if named:
             names.append(line[0])
-        for j in places:
-            numbers.append(_number(line[j], header[j], i))
+        try:
+            numbers.extend(_number(line[j]) for j in places)
+        except ValueError:
+            raise _text_found(header, places, chain([(i, line)], lines)) from None
     if named is None:
         raise UnusableDataError("it has no rows below its header")
     columns = [header[j] for j in places]
@@ -178,15 +183,37 @@ def _rows(header: list[str], body: Iterable[list[str]], wanted: Sequence[str] = 
     return Table(values, columns, names if named else range(len(values)))
 
 
-def _number(cell: str, name: str, row: int) -> float:
+def _number(cell: str) -> float:
+    """Raises ValueError."""
     try:
         return float(cell)
     except ValueError:
         if cell.strip() in _MISSING:
             return float("nan")
-    raise UnusableDataError(
-        f"column {name!r} is text ({cell[:40]!r} in row {row}); make it numbers, or leave it out by columns=[...]"
-    )
+        raise
+
+
+def _text_found(header: Sequence[str], places: Sequence[int], rest: Iterable[tuple[int, list[str]]]) -> UnusableDataError:
+    """The error of a table with text, which names all columns of text and the columns that are left."""
+    found: dict[int, str] = {}
+    for i, line in rest:
+        for j in places:
+            if j not in found and j < len(line) and not (_is_number(line[j]) or line[j].strip() in _MISSING):
+                found[j] = f"{header[j]!r} is text ({line[j][:40]!r} in row {i})"
+                if _DECIMAL_COMMA.fullmatch(line[j].strip()):
+                    found[j] += ", a number with a decimal comma: write a point"
+    return _no_numbers(list(found.values()), [header[j] for j in places if j not in found])
+
+
+def _no_numbers(found: Sequence[str], others: Sequence[str], most: int = 8) -> UnusableDataError:
+    """The error of a table whose columns ``found`` are no numbers, and ``others`` are."""
+    rest = f", and {len(found) - most} columns more" * (len(found) > most)
+    texts = "; ".join(f"column {text}" for text in found[:most]) + rest
+    them = "it" if len(found) == 1 else "them"
+    if not others:
+        return UnusableDataError(f"{texts}; make {them} numbers")
+    kept = list(others) if len(others) <= 5 * most else "[...]"
+    return UnusableDataError(f"{texts}; make {them} numbers, or leave {them} out by columns={kept}")
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -219,9 +246,10 @@ def _parquet(path: Path, wanted: Sequence[str]) -> Table:
     if wanted:
         _places(wanted, list(columns))
         columns = {name: columns[name] for name in wanted}
-    for name, column in columns.items():
-        if not any(test(column.type) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)):
-            raise UnusableDataError(f"column {name!r} is {column.type}; make it numbers, or leave it out by columns=[...]")
+    tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+    others = [name for name, column in columns.items() if any(test(column.type) for test in tests)]
+    if len(others) < len(columns):
+        raise _no_numbers([f"{name!r} is {column.type}" for name, column in columns.items() if name not in others], others)
     values = np.empty((len(table), len(columns)))
     for i, column in enumerate(columns.values()):
         values[:, i] = column.cast("float64").to_numpy()

@@ -197,7 +197,7 @@ TOY_DATA: dict[str, Callable[[], ToyData]] = {
 def toy_data(name: str) -> ToyData:
     """The toy data set of that name.
 
-    Example:
+    Examples:
         >>> sw.toy_data("two_moons").sample(sw.Noise(0, torch.arange(100))).shape
         torch.Size([100, 2])
     """

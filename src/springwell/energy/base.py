@@ -38,6 +38,12 @@ def at_level(energy: EnergyFunction, t: Tensor) -> Callable[[Tensor], Tensor]:
     """y -> f(y, t) for chains at fixed t ``[N]``; whatever depends on t and the weights alone is computed here, once.
 
     An energy that has a method ``at(t)`` provides this itself; any other callable is used as it is.
+
+    Examples:
+        >>> from springwell.energy import at_level
+        >>> f = at_level(lambda y, t: -(t + 1) * y.square().sum(-1), torch.tensor([0, 3]))
+        >>> f(torch.ones(2, 2))
+        tensor([-2., -8.])
     """
     at = getattr(energy, "at", None)
     return at(t) if at is not None else lambda y: energy(y, t)
@@ -59,6 +65,12 @@ class ScaledEnergy(nn.Module):
         schedule: Provides the scales.
         rule: ``step``, ``learned``, ``variance`` or ``none``.
         base_precision: Precision of the base term; ``noise`` is that of every level's noise.
+
+    Examples:
+        >>> from springwell.energy import FourierMLP, ScaledEnergy
+        >>> energy = ScaledEnergy(FourierMLP(dim=2, num_levels=4), sw.NoiseSchedule.log_snr(4, high=5, low=-5))
+        >>> energy(torch.zeros(3, 2), torch.tensor([0, 1, 3])).shape
+        torch.Size([3])
     """
 
     scale: Tensor

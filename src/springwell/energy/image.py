@@ -18,9 +18,9 @@ def check_size(height: int, width: int, num_halvings: int, unshuffle: int) -> No
     factor = unshuffle * 2**num_halvings
     if height % factor or width % factor:
         raise UserError(
-            f"images of {height}x{width}: cannot be halved {num_halvings} times after unshuffle={unshuffle};"
-            f" use a multiple of {factor}, for instance image_size={max(factor, round(height / factor) * factor)}, "
-            "or fewer multipliers"
+            f"images of {height}x{width}: height and width must be multiples of {factor} (unshuffle={unshuffle}, halvings: "
+            f"{num_halvings}); resize or pad them, with image_size={max(factor, round(height / factor) * factor)} if they are "
+            "files, or use fewer multipliers"
         )
 
 
@@ -30,6 +30,11 @@ class ImageEnergy(nn.Module, ABC):
     Args:
         num_halvings: How often images are halved.
         unshuffle: Side of the pixel blocks that are folded into channels first.
+
+    Examples:
+        >>> from springwell.energy import EnergyUNet, ImageEnergy
+        >>> isinstance(EnergyUNet(channels=1, width=8, multipliers=(1, 2), num_blocks=1), ImageEnergy)
+        True
     """
 
     def __init__(self, num_halvings: int, unshuffle: int):

@@ -42,6 +42,11 @@ class FourierMLP(nn.Module):
         depth: Hidden layers.
         num_features: Number of random frequencies, each with a random phase.
         bandwidths: Standard deviations of the frequencies, in equal shares.
+
+    Examples:
+        >>> from springwell.energy import FourierMLP
+        >>> FourierMLP(dim=2, num_levels=4)(torch.zeros(3, 2), torch.tensor([0, 1, 3])).shape
+        torch.Size([3])
     """
 
     frequencies: Tensor

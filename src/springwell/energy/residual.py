@@ -66,6 +66,12 @@ class ResidualEnergy(nn.Module):
         prior: Where training starts.
         data_std: s.
         broad_std: S. Default: s.
+
+    Examples:
+        >>> from springwell.energy.residual import NoiseMLP, Prior, ResidualEnergy
+        >>> energy = ResidualEnergy(NoiseMLP(2, 2, width=8, depth=1), Prior.outline((2,)))
+        >>> energy(torch.zeros(3, 2), torch.tensor([0.1, 1.0, 9.0])).shape  # at three amounts of noise
+        torch.Size([3])
     """
 
     data_std: Tensor

@@ -120,6 +120,12 @@ class EnergyResNet(ImageEnergy):
         num_blocks: Residual blocks per level, N.
         unshuffle: Side of the pixel blocks that are folded into channels first.
         spectral_norm: Whether spectral norms are controlled.
+
+    Examples:
+        >>> from springwell.energy import EnergyResNet
+        >>> network = EnergyResNet(channels=1, width=8, multipliers=(1, 2), num_blocks=1)
+        >>> network(torch.zeros(3, 1, 8, 8), torch.tensor([0, 1, 5])).shape
+        torch.Size([3])
     """
 
     def __init__(

@@ -91,6 +91,12 @@ class EnergyUNet(ImageEnergy):
         unshuffle: Side of the pixel blocks that are folded into channels first.
         dense_units: Of a dense map over the lowest level; 0 for none, and then the network takes images of any size.
         image_size: Height and width, which a dense map has to know.
+
+    Examples:
+        >>> from springwell.energy import EnergyUNet
+        >>> network = EnergyUNet(channels=1, width=8, multipliers=(1, 2), num_blocks=1)
+        >>> network(torch.zeros(3, 1, 8, 8), torch.tensor([0, 1, 5])).shape
+        torch.Size([3])
     """
 
     def __init__(

@@ -6,15 +6,13 @@ ratios (the paper's estimator), annealed (AIS, SMC, reverse AIS), bracket (bound
 
 from springwell.likelihood.annealed import Estimate, Path, Plan, Walk, Walkers, estimate, level_path, pilot, plain_path, walk
 from springwell.likelihood.bits import log_volume, to_bits
-from springwell.likelihood.bracket import Bracket, Settings, bennett, bracket, judge
-from springwell.likelihood.diffusion import NoisePath, denoising_walk, noising_walk
+from springwell.likelihood.bracket import Bracket, Settings, bennett, bracket
 from springwell.likelihood.quadrature import Normaliser, normaliser
 from springwell.likelihood.ratios import Ratios, level_ratios, tune_steps
 
 __all__ = [
     "Bracket",
     "Estimate",
-    "NoisePath",
     "Normaliser",
     "Path",
     "Plan",
@@ -24,13 +22,10 @@ __all__ = [
     "Walkers",
     "bennett",
     "bracket",
-    "denoising_walk",
     "estimate",
-    "judge",
     "level_path",
     "level_ratios",
     "log_volume",
-    "noising_walk",
     "normaliser",
     "pilot",
     "plain_path",

@@ -86,6 +86,11 @@ class Path:
         nodes: After the standard normal: number of chains N -> log-density of x ``[N, ...]``.
         event_shape: Shape of one sample.
         names: What the nodes are called in errors.
+
+    Examples:
+        >>> path = sw.likelihood.Path([lambda num: lambda x: -x.square().sum(-1) / 8], event_shape=(2,))
+        >>> path.length, path.dim
+        (1, 2)
     """
 
     def __init__(self, nodes: Sequence[Node], event_shape: tuple[int, ...], names: Sequence[str] | None = None):
@@ -136,12 +141,26 @@ class Path:
 
 
 def plain_path(logdensity: LogDensity, event_shape: tuple[int, ...]) -> Path:
-    """N(0, I) to one log-density."""
+    """N(0, I) to one log-density.
+
+    Examples:
+        >>> path = sw.likelihood.plain_path(lambda x: -x.square().sum(-1) / 8, event_shape=(2,))
+        >>> draws = {"exact": 2 * torch.randn(800, 2, generator=torch.Generator().manual_seed(0))}
+        >>> found = sw.likelihood.bracket(path, draws, tolerance=0.1)
+        >>> abs(found.value - math.log(8 * math.pi)) < 0.1
+        True
+    """
     return Path([lambda num: logdensity], event_shape)
 
 
 def level_path(energy: EnergyFunction, schedule: NoiseSchedule, event_shape: tuple[int, ...]) -> Path:
-    """N(0, I), then the levels T-1 ... 0 of a model in the coordinates x_t."""
+    """N(0, I), then the levels T-1 ... 0 of a model in the coordinates x_t.
+
+    Examples:
+        >>> model = sw.load("checkerboard")
+        >>> sw.likelihood.level_path(model.energy_function, model.schedule, model.event_shape).names
+        ['N(0, I)', 'level 3', 'level 2', 'level 1', 'level 0']
+    """
 
     def node(level: int) -> Node:
         def at(num: int) -> LogDensity:
@@ -165,6 +184,12 @@ class Plan(NamedTuple):
         step_size: ``[M]``.
         acceptance: ``[M]``.
         num_leapfrog: L of the HMC steps.
+
+    Examples:
+        >>> path = sw.likelihood.plain_path(lambda x: -x.square().sum(-1) / 8, (2,))
+        >>> plan = sw.likelihood.pilot(path, sw.Noise(0, torch.arange(64)))
+        >>> plan.places(4).shape  # s_0 ... s_4
+        torch.Size([5])
     """
 
     position: Tensor
@@ -212,6 +237,12 @@ def pilot(
         noise: For the pilot's chains.
         num_leapfrog: L of the HMC steps. Default: of 1, 2, 4 and 8 the one with the least variance per gradient.
         watch: Called after every stop.
+
+    Examples:
+        >>> path = sw.likelihood.plain_path(lambda x: -x.square().sum(-1) / 8, (2,))
+        >>> plan = sw.likelihood.pilot(path, sw.Noise(0, torch.arange(64)))
+        >>> plan.position.shape, plan.step_size.shape
+        (torch.Size([17]), torch.Size([17]))
     """
     num_positions = path.pilot_stops - 1
     position = torch.linspace(0, path.length, num_positions + 1, dtype=torch.float64)
@@ -277,6 +308,13 @@ class Walk(NamedTuple):
         num_gradients: Per chain.
         ess: ``[R]``: effective number of the chains that ``log_weight`` leaves, as a share of n; the least on the way for SMC.
         partial: ``[R, K]``: log Z of every density on the way less that of the first.
+
+    Examples:
+        >>> path = sw.likelihood.plain_path(lambda x: -x.square().sum(-1) / 8, (2,))
+        >>> plan, noise = sw.likelihood.pilot(path, sw.Noise(0, torch.arange(64))), sw.Noise(1, torch.arange(64))
+        >>> found = sw.likelihood.walk(path, plan, 16, sw.likelihood.Walkers(noise.normal(2), noise, num_systems=8))
+        >>> found.log_weight.shape, found.log_ratio.shape
+        (torch.Size([8, 8]), torch.Size([8]))
     """
 
     log_ratio: Tensor
@@ -365,6 +403,12 @@ class Walkers(NamedTuple):
         noise: For R n chains.
         num_systems: R; chains of a system are neighbours.
         resample: Randomness of R systems; SMC with thermodynamic integration. None for AIS.
+
+    Examples:
+        >>> noise = sw.Noise(0, torch.arange(64))
+        >>> walkers = sw.likelihood.Walkers(noise.normal(2), noise, num_systems=8)
+        >>> walkers.x.shape
+        torch.Size([64, 2])
     """
 
     x: Tensor
@@ -397,6 +441,13 @@ def walk(
         walkers: The chains.
         backwards: Walk from the end of the path to the standard normal.
         watch: Called after every density.
+
+    Examples:
+        >>> path = sw.likelihood.plain_path(lambda x: -x.square().sum(-1) / 8, (2,))
+        >>> plan, noise = sw.likelihood.pilot(path, sw.Noise(0, torch.arange(64))), sw.Noise(1, torch.arange(512))
+        >>> found = sw.likelihood.walk(path, plan, 16, sw.likelihood.Walkers(noise.normal(2), noise, num_systems=8))
+        >>> abs(sw.likelihood.estimate(found).value - math.log(8 * math.pi)) < 0.2
+        True
     """
     walkers.check(path)
     s = plan.densities(num_densities)
@@ -489,6 +540,11 @@ class Estimate(NamedTuple):
         acceptance: Least and mean over densities.
         num_gradients: Per chain.
         mean_log_weight: Mean of log w, sign as ``value``: the same bound without the log-mean, looser and steadier.
+
+    Examples:
+        >>> found = sw.likelihood.bracket(lambda x: -x.square().sum(-1) / 2, {"exact": torch.randn(800, 2)})
+        >>> isinstance(found.lower, sw.likelihood.Estimate), found.lower.bound
+        (True, 'lower')
     """
 
     value: float
@@ -507,7 +563,16 @@ class Estimate(NamedTuple):
 
 
 def estimate(found: Walk, backwards: bool = False) -> Estimate:
-    """The bound that a walk gives: from below forwards, from above backwards."""
+    """The bound that a walk gives: from below forwards, from above backwards.
+
+    Examples:
+        >>> path = sw.likelihood.plain_path(lambda x: -x.square().sum(-1) / 8, (2,))
+        >>> plan, noise = sw.likelihood.pilot(path, sw.Noise(0, torch.arange(64))), sw.Noise(1, torch.arange(64))
+        >>> found = sw.likelihood.walk(path, plan, 16, sw.likelihood.Walkers(noise.normal(2), noise, num_systems=8))
+        >>> bound = sw.likelihood.estimate(found)
+        >>> bound.bound, bound.num_systems
+        ('lower', 8)
+    """
     sign = -1.0 if backwards else 1.0
     value, error = pooled(found.log_ratio)
     num_systems, n = found.log_weight.shape

@@ -80,6 +80,12 @@ class Settings:
         seed: Of everything.
         batch: Chains that are computed side by side, whole systems.
         num_leapfrog: L; None for the pilot's choice.
+
+    Examples:
+        >>> settings = sw.likelihood.Settings(tolerance=0.05, budget=256)
+        >>> draws = {"exact": torch.randn(800, 2, generator=torch.Generator().manual_seed(0))}
+        >>> sw.likelihood.bracket(lambda x: -x.square().sum(-1) / 2, draws, settings).settings.budget
+        256
     """
 
     tolerance: float
@@ -149,9 +155,13 @@ class Bracket(NamedTuple):
         log_z_levels: log Z on the way, at every node of the path, by SMC; empty along the noise.
         plan: The pilot's.
         settings: What was asked for.
-        log_weights: log w of all chains, along the noise of all systems, of the last round: ``forward`` and the sources, sign
-            as log Z.
+        log_weights: log w ``[R, n]`` of all chains (along the noise: of all systems) of the last round: ``forward`` and the
+            sources, sign as log Z.
         along_noise: Whether the path was along the noise.
+
+    Examples:
+        >>> found = sw.likelihood.bracket(lambda x: -x.square().sum(-1) / 2, {"exact": torch.randn(800, 2)}, tolerance=0.1)
+        >>> value, error, name = found.quoted  # log Z in nats, its standard error, and which estimate it is
     """
 
     verdict: str
@@ -293,7 +303,7 @@ def bracket(
         reporter: Receives progress updates.
         plan: What :func:`planned` found for the path. Default: a pilot finds it.
 
-    Example:
+    Examples:
         >>> log_density = lambda x: -x.square().sum(-1) / 2
         >>> draws = {"exact": torch.randn(800, 2, generator=torch.Generator().manual_seed(0))}
         >>> found = sw.likelihood.bracket(log_density, draws, tolerance=0.1)
@@ -448,7 +458,15 @@ class _Job:
 
 
 def bennett(forward: Tensor, backwards: Tensor) -> tuple[float, float]:
-    """Bennett's estimate of log Z from log w ``[R, n]`` of forward and ``[R, m]`` of reverse walks; jackknife over systems."""
+    """Bennett's estimate of log Z from log w ``[R, n]`` of forward and ``[R, m]`` of reverse walks; jackknife over systems.
+
+    Examples:
+        >>> g = torch.Generator().manual_seed(0)
+        >>> w = torch.randn(8, 500, generator=g, dtype=torch.float64)
+        >>> value, error = sw.likelihood.bennett(3 - 0.5 + w, 3 + 0.5 + w.flip(0))  # log Z = 3, log w ~ N(3 -+ 1/2, 1)
+        >>> abs(value - 3) < 0.1
+        True
+    """
 
     def solve(f: Tensor, b: Tensor) -> float:
         low, high = float(min(f.min(), b.min())) - 1, float(max(f.max(), b.max())) + 1

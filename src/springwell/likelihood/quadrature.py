@@ -28,6 +28,11 @@ class Normaliser(NamedTuple):
         points: Nodes ``[M, 2]``.
         log_value: f at the nodes ``[M]``, float64.
         cell: Area that belongs to each node.
+
+    Examples:
+        >>> z = sw.likelihood.normaliser(lambda x: -x.square().sum(-1) / 2)
+        >>> z.points.shape, z.log_value.shape
+        (torch.Size([263169, 2]), torch.Size([263169]))
     """
 
     log_z: float
@@ -54,7 +59,13 @@ def normaliser(
     half_width: float = HALF_WIDTH,
     num_cells: int = NUM_CELLS,
 ) -> Normaliser:
-    """log int exp(log_function) over the plane."""
+    """log int exp(log_function) over the plane, for log_function: x ``[N, 2]`` -> ``[N]``.
+
+    Examples:
+        >>> z = sw.likelihood.normaliser(lambda x: -x.square().sum(-1) / 2)
+        >>> abs(z.log_z - math.log(2 * math.pi)) < 1e-6
+        True
+    """
     points = plane_grid(half_width, num_cells, device)
     log_value = evaluate(log_function, points)
     cell = (2 * half_width / num_cells) ** 2

@@ -44,6 +44,11 @@ class Ratios(NamedTuple):
     Attributes:
         log_ratio: ``[T, N]``, float64: f(y_{t+1, i}, t) - f(y_{t+1, i}, t + 1), by t.
         acceptance: ``[T]``: of the chains that drew y_t.
+
+    Examples:
+        >>> found = sw.likelihood.Ratios(torch.zeros(4, 64, dtype=torch.float64), torch.ones(4))  # equal levels
+        >>> found.estimate()
+        (0.0, 0.0)
     """
 
     log_ratio: Tensor
@@ -64,7 +69,13 @@ class Ratios(NamedTuple):
 
 
 def tune_steps(energy: EnergyFunction, schedule: NoiseSchedule, event_shape: tuple[int, ...], seed: int = 0) -> Tensor:
-    """Step sizes ``[T]`` of HMC at the conditionals: tuned at levels spread over the ladder, interpolated between them."""
+    """Step sizes ``[T]`` of HMC at the conditionals: tuned at levels spread over the ladder, interpolated between them.
+
+    Examples:
+        >>> model = sw.load("checkerboard")
+        >>> sw.likelihood.tune_steps(model.energy_function, model.schedule, model.event_shape).shape
+        torch.Size([4])
+    """
     num_levels = schedule.num_levels
     chosen = spread_levels(num_levels, _PILOT_LEVELS)
     index = torch.arange(_PILOT_CHAINS, device=schedule.device)
@@ -112,6 +123,16 @@ def level_ratios(
         num_steps: HMC steps after the normal approximation; 0 for none.
         step_size: ``[T]``.
         watch: Is called after every level.
+
+    Examples:
+        >>> schedule = sw.NoiseSchedule.log_snr(8, high=5, low=-5)
+        >>> def energy(y, t):  # exact up to log 2 at every level, for data N(0, I)
+        ...     return -y.square().sum(-1) / (2 * schedule.scale[t].float() ** 2) + math.log(2)
+        >>> noise = sw.Noise(0, torch.arange(4096))
+        >>> found = sw.likelihood.level_ratios(energy, schedule, (2,), noise, num_steps=2, step_size=0.5 * schedule.sigma[1:])
+        >>> value, error = found.estimate()
+        >>> abs(value - math.log(2 * 2 * math.pi * schedule.scale[0] ** 2)) < 0.2
+        True
     """
     if not bool(schedule.spring.all()):
         raise UserError("ratios of levels: the normal approximation needs every spring; use `springwell likelihood`")

@@ -16,6 +16,10 @@ def make_kernel(name: str, num_leapfrog: int = 2, noise_scale: float = 1.0) -> K
         name: ``langevin``, ``mala``, ``hmc`` or ``nuts``.
         num_leapfrog: Leapfrog steps of HMC.
         noise_scale: Factor on the noise of Langevin chains; a Metropolis test needs 1.
+
+    Examples:
+        >>> sw.samplers.make_kernel("hmc", num_leapfrog=5).options
+        {'num_leapfrog': 5}
     """
     if name == "langevin":
         return langevin(noise_scale)

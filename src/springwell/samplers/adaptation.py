@@ -49,6 +49,10 @@ def adapt_step_size(step_size: Tensor, acceptance: Tensor, count: Tensor, target
         count: ``[T]``: number of chains of each level.
         target: The acceptance to settle at.
         rate: Largest relative change of an update.
+
+    Examples:
+        >>> sw.samplers.adapt_step_size(torch.tensor([1.0, 1.0]), torch.tensor([9.0, 4.0]), torch.tensor([10, 10]), target=0.6)
+        tensor([1.0151, 0.9900])
     """
     error = acceptance / count.clamp(min=1) - target
     return step_size * (rate * error * (count > 0)).exp()
@@ -63,6 +67,11 @@ class DualAveraging(NamedTuple):
         error: Hbar.
         mu: Where log delta is drawn to, log(reach delta_0).
         num_updates: m; for a group without chains it stands still.
+
+    Examples:
+        >>> state = sw.samplers.DualAveraging.start(torch.tensor([0.1]), reach=1.0)
+        >>> state.update(torch.tensor([0.99]), target=0.6).step_size > 0.1  # too many accepted, so a larger step
+        tensor([True])
     """
 
     log_step: Tensor
@@ -118,6 +127,12 @@ class Tuned(NamedTuple):
         acceptance: ``[G]``: what the pilot's chains had with them, after adaptation.
         y: Where the pilot's chains ended ``[N, ...]``.
         num_steps: Steps that every chain has made.
+
+    Examples:
+        >>> f, noise = lambda y: -y.square().sum(-1) / 2, sw.Noise(0, torch.arange(100))
+        >>> tuned = sw.samplers.tune_step_size(sw.samplers.mala(), f, noise.normal(2), 0.5, noise)
+        >>> tuned.step_size.shape, tuned.y.shape
+        (torch.Size([1]), torch.Size([100, 2]))
     """
 
     step_size: Tensor
@@ -134,6 +149,13 @@ class Tuning(NamedTuple):
         num_steps: Steps of a round. The first half adapts, the second half measures.
         max_rounds: When to give up.
         dual_averaging: Adapt by dual averaging, and freeze at its average: for few chains per group, whose acceptance is noisy.
+
+    Examples:
+        >>> f, noise = lambda y: -y.square().sum(-1) / 2, sw.Noise(0, torch.arange(100))
+        >>> tuning = sw.samplers.Tuning(band=(0.7, 0.8), num_steps=200)
+        >>> tuned = sw.samplers.tune_step_size(sw.samplers.mala(), f, noise.normal(2), 0.5, noise, tuning=tuning)
+        >>> 0.7 <= float(tuned.acceptance) <= 0.8
+        True
     """
 
     band: tuple[float, float] = (0.6, 0.9)
@@ -172,6 +194,12 @@ def tune_step_size(
         noise: For N chains.
         group: The group of every chain ``[N]``, for instance its level. None: all in one.
         tuning: How; see :class:`Tuning`.
+
+    Examples:
+        >>> f, noise = lambda y: -y.square().sum(-1) / 2, sw.Noise(0, torch.arange(100))
+        >>> tuned = sw.samplers.tune_step_size(sw.samplers.mala(), f, noise.normal(2), 0.5, noise)
+        >>> 0.6 <= float(tuned.acceptance) <= 0.9
+        True
     """
     tuning = tuning or Tuning()
     tuning.check()
@@ -238,12 +266,18 @@ class _Pilot(NamedTuple):
 
 
 class Welford(NamedTuple):
-    """Running mean and variance of every coordinate, over chains and steps.
+    """Running mean and variance of every coordinate of draws ``[N, ...]``, over chains and steps.
 
     Attributes:
         num_draws: How many.
         mean: Of the shape of one draw, float64.
         square: Sum of squared deviations from the mean.
+
+    Examples:
+        >>> y = torch.randn(1000, 2, generator=torch.Generator().manual_seed(0))
+        >>> seen = sw.samplers.Welford.start(y).update(y[:300]).update(y[300:])
+        >>> torch.allclose(seen.variance, y.double().var(0))
+        True
     """
 
     num_draws: int

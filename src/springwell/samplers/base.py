@@ -24,7 +24,13 @@ from springwell.shapes import expand
 
 
 class State(NamedTuple):
-    """What the next step needs. Langevin needs the position alone."""
+    """What the next step needs. Langevin needs the position alone.
+
+    Examples:
+        >>> state = sw.samplers.mala().init(torch.zeros(4, 2), lambda y: -y.square().sum(-1) / 2)
+        >>> state.y.shape, state.logdensity.shape, state.grad.shape
+        (torch.Size([4, 2]), torch.Size([4]), torch.Size([4, 2]))
+    """
 
     y: Tensor
     logdensity: Tensor | None = None
@@ -41,6 +47,12 @@ class Info(NamedTuple):
         divergent: ``[N]``: whether the energy error exceeded its bound, or was not a number.
         depth: ``[N]``: doublings of a NUTS trajectory.
         num_gradients: Gradient evaluations that the chain made use of, ``[N]`` where chains differ.
+
+    Examples:
+        >>> f, kernel, noise = lambda y: -y.square().sum(-1) / 2, sw.samplers.mala(), sw.Noise(0, torch.arange(4))
+        >>> state, info = kernel.step(kernel.init(torch.zeros(4, 2), f), f, torch.tensor(0.5), noise)
+        >>> info.acceptance.shape
+        torch.Size([4])
     """
 
     acceptance: Tensor | None
@@ -55,11 +67,16 @@ class Kernel(NamedTuple):
     """How to begin a chain and how to go on.
 
     Attributes:
-        init: (y, logdensity) -> state.
+        init: (y ``[N, ...]``, logdensity) -> state.
         step: (state, logdensity, step_size, noise) -> (state, info). The step size is anything that broadcasts against y.
         tested: Whether a Metropolis test makes the target invariant.
         name: What it is called; a kernel of this package is made again by ``make_kernel(name, **options)``.
         options: What it was made with, for JSON.
+
+    Examples:
+        >>> kernel = sw.samplers.hmc(num_leapfrog=3)
+        >>> kernel.name, kernel.tested
+        ('hmc', True)
     """
 
     init: Callable[[Tensor, LogDensity], State]
@@ -75,6 +92,12 @@ class Trace(NamedTuple):
     Attributes:
         draws: ``[S, N, ...]``.
         info: Of every step, ``[S, N]`` each; None where the kernel does not know.
+
+    Examples:
+        >>> f, noise = lambda y: -y.square().sum(-1) / 2, sw.Noise(0, torch.arange(4))
+        >>> trace = sw.samplers.record_chain(sw.samplers.mala(), torch.zeros(4, 2), f, 0.5, num_steps=10, noise=noise)
+        >>> trace.draws.shape, trace.info.acceptance.shape
+        (torch.Size([10, 4, 2]), torch.Size([10, 4]))
     """
 
     draws: Tensor
@@ -155,6 +178,12 @@ def run_chain(
 
     Returns:
         The last position, and the mean acceptance ``[N]`` of each chain (1 where there is no test).
+
+    Examples:
+        >>> f, noise = lambda y: -y.square().sum(-1) / 2, sw.Noise(0, torch.arange(4))
+        >>> y, acceptance = sw.samplers.run_chain(sw.samplers.mala(), torch.zeros(4, 2), f, 0.5, num_steps=10, noise=noise)
+        >>> y.shape, acceptance.shape
+        (torch.Size([4, 2]), torch.Size([4]))
     """
     num_steps = whole_number("num_steps", num_steps, 0)
     state, delta = begin(kernel, y, logdensity, step_size, check)
@@ -192,6 +221,12 @@ def record_chain(
         num_steps: How many steps to make.
         noise: For N chains.
         thin: Keep every how many steps; num_gradients counts all of them.
+
+    Examples:
+        >>> f, noise = lambda y: -y.square().sum(-1) / 2, sw.Noise(0, torch.arange(4))
+        >>> trace = sw.samplers.record_chain(sw.samplers.mala(), torch.zeros(4, 2), f, 0.5, num_steps=10, noise=noise, thin=5)
+        >>> trace.draws.shape
+        torch.Size([2, 4, 2])
     """
     num_steps = whole_number("num_steps", num_steps, 1)
     if not 1 <= whole_number("thin", thin) <= num_steps:

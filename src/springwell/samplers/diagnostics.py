@@ -64,7 +64,13 @@ def _quantile(x: Tensor, q: float) -> Tensor:
 
 
 def rank_normalise(x: Tensor) -> Tensor:
-    """Normal scores of the ranks over all steps and chains of ``[S, N, P]``; ties share their mean rank."""
+    """Normal scores of the ranks over all steps and chains of ``[S, N, P]``; ties share their mean rank.
+
+    Examples:
+        >>> from springwell.samplers.diagnostics import rank_normalise
+        >>> rank_normalise(torch.tensor([[[1.0]], [[100.0]], [[2.0]]]).double()).flatten().argsort()
+        tensor([0, 2, 1])
+    """
     flat = x.flatten(0, 1)
     size, ordered = len(flat), flat.sort(0)
     values, order = ordered.values, ordered.indices
@@ -84,7 +90,16 @@ def _rhat(x: Tensor) -> Tensor:
 
 
 def split_rhat(draws: Tensor) -> Tensor:
-    """R-hat of every parameter, the larger one of bulk and tails; nan for a parameter that never changes."""
+    """R-hat ``[...]`` of every parameter of draws ``[S, N, ...]``, the larger one of bulk and tails.
+
+    It is nan for a parameter that never changes.
+
+    Examples:
+        >>> from springwell.samplers.diagnostics import split_rhat
+        >>> draws = torch.randn(500, 4, 2, generator=torch.Generator().manual_seed(0))
+        >>> bool((split_rhat(draws) < 1.01).all())
+        True
+    """
 
     def statistic(x: Tensor) -> Tensor:
         halves = _split(x)
@@ -95,7 +110,13 @@ def split_rhat(draws: Tensor) -> Tensor:
 
 
 def autocovariance(x: Tensor) -> Tensor:
-    """sum_i (x_i - mean)(x_{i+k} - mean) / n over the first dimension, for k = 0 ... n - 1, by FFT."""
+    """sum_i (x_i - mean)(x_{i+k} - mean) / n over the first dimension of x ``[n, ...]``, for k = 0 ... n - 1, by FFT.
+
+    Examples:
+        >>> from springwell.samplers.diagnostics import autocovariance
+        >>> autocovariance(torch.tensor([1.0, -1.0, 1.0, -1.0])).round(decimals=2)
+        tensor([ 1.0000, -0.7500,  0.5000, -0.2500])
+    """
     n, x = len(x), x - x.mean(0)
     power = torch.fft.rfft(x, n=2 * n, dim=0).abs().square()
     return torch.fft.irfft(power, n=2 * n, dim=0)[:n] / n
@@ -127,12 +148,26 @@ def _ess(x: Tensor) -> Tensor:
 
 
 def ess_bulk(draws: Tensor) -> Tensor:
-    """Effective sample size for the centre of every parameter's distribution."""
+    """Effective sample size ``[...]`` for the centre of every parameter's distribution, from draws ``[S, N, ...]``.
+
+    Examples:
+        >>> from springwell.samplers.diagnostics import ess_bulk
+        >>> draws = torch.randn(500, 4, 2, generator=torch.Generator().manual_seed(0))  # independent: 2,000 effective samples
+        >>> bool(((ess_bulk(draws) - 2000).abs() < 400).all())
+        True
+    """
     return _per_parameter(lambda x: _ess(rank_normalise(_split(x))), draws)
 
 
 def ess_tail(draws: Tensor) -> Tensor:
-    """Effective sample size for the 5 % and 95 % quantiles of every parameter, the smaller one."""
+    """Effective sample size ``[...]`` for the 5 % and 95 % quantiles of draws ``[S, N, ...]``, the smaller one.
+
+    Examples:
+        >>> from springwell.samplers.diagnostics import ess_tail
+        >>> draws = torch.randn(500, 4, 2, generator=torch.Generator().manual_seed(0))
+        >>> ess_tail(draws).shape
+        torch.Size([2])
+    """
 
     def statistic(x: Tensor) -> Tensor:
         low, high = (_ess(_split((x <= _quantile(x, q)).double())) for q in (0.05, 0.95))
@@ -142,17 +177,37 @@ def ess_tail(draws: Tensor) -> Tensor:
 
 
 def ess_mean(draws: Tensor) -> Tensor:
-    """Effective sample size for the mean of every parameter."""
+    """Effective sample size ``[...]`` for the mean of every parameter, from draws ``[S, N, ...]``.
+
+    Examples:
+        >>> from springwell.samplers.diagnostics import ess_mean
+        >>> draws = torch.randn(500, 4, 2, generator=torch.Generator().manual_seed(0))
+        >>> ess_mean(draws).shape
+        torch.Size([2])
+    """
     return _per_parameter(lambda x: _ess(_split(x)), draws)
 
 
 def standard_error(draws: Tensor) -> Tensor:
-    """Monte-Carlo standard error of the mean of every parameter."""
+    """Monte-Carlo standard error ``[...]`` of the mean of every parameter of draws ``[S, N, ...]``.
+
+    Examples:
+        >>> from springwell.samplers.diagnostics import standard_error
+        >>> draws = torch.randn(500, 4, 2, generator=torch.Generator().manual_seed(0))
+        >>> bool((standard_error(draws) < 0.03).all())  # 1 / sqrt(2000) = 0.022
+        True
+    """
     return draws.double().flatten(0, 1).std(0) / ess_mean(draws).sqrt()
 
 
 def ebfmi(energy: Tensor) -> Tensor:
-    """E-BFMI ``[N]`` of each chain, from its energies ``[S, N]``."""
+    """E-BFMI ``[N]`` of each chain, from its energies ``[S, N]``.
+
+    Examples:
+        >>> from springwell.samplers.diagnostics import ebfmi
+        >>> ebfmi(torch.randn(500, 4, generator=torch.Generator().manual_seed(0))).shape
+        torch.Size([4])
+    """
     energy = energy.double()
     return energy.diff(dim=0).square().mean(0) / energy.var(0, correction=0)
 
@@ -163,6 +218,12 @@ class Drift(NamedTuple):
     Attributes:
         size: The mean rise, in standard deviations of the energy.
         z: The mean rise in standard errors, from its spread over chains; above 4 it is no accident. nan for one chain.
+
+    Examples:
+        >>> from springwell.samplers.diagnostics import energy_drift
+        >>> energy = torch.randn(500, 4, generator=torch.Generator().manual_seed(0)) + torch.linspace(0, 5, 500)[:, None]
+        >>> energy_drift(energy).z > 4  # still rising
+        True
     """
 
     size: float
@@ -170,7 +231,13 @@ class Drift(NamedTuple):
 
 
 def energy_drift(energy: Tensor) -> Drift:
-    """Whether energies ``[S, N]`` of independent chains are still on their way somewhere."""
+    """Whether energies ``[S, N]`` of independent chains are still on their way somewhere.
+
+    Examples:
+        >>> from springwell.samplers.diagnostics import energy_drift
+        >>> abs(energy_drift(torch.randn(500, 4, generator=torch.Generator().manual_seed(0))).z) < 4
+        True
+    """
     energy = energy.double()
     half = len(energy) // 2
     rise = energy[-half:].mean(0) - energy[:half].mean(0)
@@ -190,6 +257,13 @@ class Summary(NamedTuple):
         drift: Of the energies; None where the kernel gives none.
         num_divergent: Steps that diverged.
         num_gradients: Gradients used, over all chains.
+
+    Examples:
+        >>> from springwell.samplers.diagnostics import summarise
+        >>> f, noise = lambda y: -y.square().sum(-1) / 2, sw.Noise(0, torch.arange(4))
+        >>> found = summarise(sw.samplers.record_chain(sw.samplers.mala(), torch.zeros(4, 2), f, 1.0, 200, noise))
+        >>> found.rhat.shape, found.num_divergent
+        (torch.Size([2]), 0)
     """
 
     rhat: Tensor
@@ -203,7 +277,15 @@ class Summary(NamedTuple):
 
 
 def summarise(trace: Trace) -> Summary:
-    """All diagnostics of a trace."""
+    """All diagnostics of a trace.
+
+    Examples:
+        >>> from springwell.samplers.diagnostics import summarise
+        >>> f, noise = lambda y: -y.square().sum(-1) / 2, sw.Noise(0, torch.arange(4))
+        >>> trace = sw.samplers.record_chain(sw.samplers.mala(), torch.zeros(4, 2), f, 1.0, 200, noise)
+        >>> summarise(trace).ess_bulk.shape
+        torch.Size([2])
+    """
     draws, info = trace
     return Summary(
         split_rhat(draws),

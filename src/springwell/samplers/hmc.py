@@ -34,7 +34,7 @@ def hmc(num_leapfrog: int = 2, inverse_mass: Tensor | None = None, max_energy_er
         inverse_mass: Diagonal of M^{-1}, which broadcasts against y; best is the variance of the target. None for 1.
         max_energy_error: A step is called divergent when the Hamiltonian rises by more.
 
-    Example:
+    Examples:
         >>> log_density = lambda y: -y.square().sum(-1) / 2
         >>> noise = sw.Noise(0, torch.arange(100))
         >>> y, acceptance = sw.samplers.run_chain(sw.samplers.hmc(4), torch.zeros(100, 2), log_density, 0.5, 10, noise)

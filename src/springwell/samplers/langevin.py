@@ -45,7 +45,7 @@ def langevin(noise_scale: float = 1.0) -> Kernel:
     Args:
         noise_scale: Factor on the noise; 1 is the correct dynamics, and the authors generate with 0.99.
 
-    Example:
+    Examples:
         >>> log_density = lambda y: -y.square().sum(-1) / 2
         >>> noise = sw.Noise(0, torch.arange(100))
         >>> y, acceptance = sw.samplers.run_chain(sw.samplers.langevin(), torch.zeros(100, 2), log_density, 0.3, 10, noise)
@@ -70,7 +70,7 @@ def langevin(noise_scale: float = 1.0) -> Kernel:
 def mala() -> Kernel:
     """The kernel of Langevin dynamics with a Metropolis test, which leaves log p invariant for every step size.
 
-    Example:
+    Examples:
         >>> log_density = lambda y: -y.square().sum(-1) / 2
         >>> noise = sw.Noise(0, torch.arange(100))
         >>> y, acceptance = sw.samplers.run_chain(sw.samplers.mala(), torch.zeros(100, 2), log_density, 0.9, 10, noise)

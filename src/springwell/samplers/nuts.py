@@ -163,7 +163,7 @@ def nuts(max_depth: int = 10, inverse_mass: Tensor | None = None, max_energy_err
         inverse_mass: Diagonal of M^{-1}, which broadcasts against y; best is the variance of the target. None for 1.
         max_energy_error: A trajectory is divergent, and ends, when the Hamiltonian rises by more.
 
-    Example:
+    Examples:
         >>> log_density = lambda y: -y.square().sum(-1) / 2
         >>> noise = sw.Noise(0, torch.arange(100))
         >>> y, acceptance = sw.samplers.run_chain(sw.samplers.nuts(), torch.zeros(100, 2), log_density, 0.5, 10, noise)

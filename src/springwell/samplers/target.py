@@ -18,6 +18,17 @@ class Target(Protocol):
 
     Kernels accept any callable; where it also has these two methods, they are used in place of automatic differentiation.
     An attribute ``level`` (an integer, or int64 ``[N]``) names the chains' levels in errors and warnings.
+
+    Examples:
+        >>> class Normal:
+        ...     def __call__(self, y):
+        ...         return -y.square().sum(-1) / 2
+        ...     def value_and_grad(self, y):
+        ...         return self(y), -y
+        ...     def grad(self, y):
+        ...         return -y
+        >>> sw.samplers.gradient(Normal(), torch.ones(1, 2))
+        tensor([[-1., -1.]])
     """
 
     def __call__(self, y: Tensor) -> Tensor:
@@ -34,7 +45,12 @@ class Target(Protocol):
 
 
 def value_and_grad(logdensity: LogDensity | Target, y: Tensor) -> tuple[Tensor, Tensor]:
-    """log p(y) ``[N]`` and its gradient ``[N, ...]``, detached, for any callable."""
+    """log p(y) ``[N]`` and its gradient ``[N, ...]``, detached, for any callable.
+
+    Examples:
+        >>> sw.samplers.value_and_grad(lambda y: -y.square().sum(-1) / 2, torch.ones(1, 2))
+        (tensor([-1.]), tensor([[-1., -1.]]))
+    """
     own = getattr(logdensity, "value_and_grad", None)
     if own is not None:
         return own(y)
@@ -58,7 +74,12 @@ def check_value(value: object, y: Tensor) -> None:
 
 
 def gradient(logdensity: LogDensity | Target, y: Tensor) -> Tensor:
-    """The gradient of log p at y ``[N, ...]``, detached, for any callable."""
+    """The gradient of log p at y ``[N, ...]``, detached, for any callable.
+
+    Examples:
+        >>> sw.samplers.gradient(lambda y: -y.square().sum(-1) / 2, torch.ones(1, 2))
+        tensor([[-1., -1.]])
+    """
     own = getattr(logdensity, "grad", None)
     return own(y) if own is not None else value_and_grad(logdensity, y)[1]
 
