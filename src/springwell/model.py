@@ -365,6 +365,12 @@ class Model:
 
         It is 0 for vectors. For images it is the level whose noise is nearest to a tenth of D^(1/2) times the data's standard
         deviation per pixel: the width at which a kernel density estimate still sees differences of shape.
+
+        Examples:
+            >>> model = sw.load("mnist-cond")
+            >>> schedule, level = model.schedule, model.classifying_level
+            >>> f"{float(schedule.sigma_cum[level] / schedule.a_cum[level]):.2f}"  # of the data, whose pixels are -1 ... 1
+            '1.50'
         """
         if len(self.event_shape) == 1:
             return 0
