@@ -395,7 +395,7 @@ class Model:
         Examples:
             >>> model = sw.load("mnist-cond")
             >>> three = model.given(3).sample(4, evaluations=12)
-            >>> model.classify(three).exp().sum(-1)  # log p(c | x) [4, 10]
+            >>> model.classify(three).exp().sum(-1).round(decimals=6)  # log p(c | x) is [4, 10]
             tensor([1., 1., 1., 1.], dtype=torch.float64)
         """
         log_prob = self.class_log_prob(x, self.classifying_level if level is None else level, draws, seed)
