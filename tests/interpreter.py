@@ -168,9 +168,10 @@ def receive(link: socket.socket) -> dict[str, Any]:
 
 
 def kill_when_left(link: socket.socket, child: int) -> None:
-    """Ends a program that nobody waits for any more."""
+    """Ends a program that nobody waits for any more, unless it has ended by itself."""
     link.recv(1)
-    os.kill(child, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
 
 
 def serve(address: str) -> list[str]:

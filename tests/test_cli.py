@@ -134,7 +134,7 @@ def test_presets_say_what_they_are_what_they_cost_and_which_ship(springwell):
     assert " yes " not in lines["two_spirals"]
     rows = last_json(springwell("presets", "--json"))["presets"]
     assert rows["two_spirals"]["ships"] is False
-    assert rows["mnist"]["gradient_evaluations"] == 2 * 16 * 30_000
+    assert rows["mnist"]["gradient_evaluations"] == 2 * 16 * 25_000
     assert rows["mnist"]["config"]["num_levels"] == 72
     assert all(row["about"].endswith(".") for row in rows.values())
 

@@ -451,7 +451,6 @@ ELSEWHERE = {
     # Likelihood.
     "Bracket": "record of numbers",
     "Estimate": "record of numbers",
-    "NoisePath": "reads its lowest and highest noise",
     "Normaliser": "record of numbers",
     "Path": "made by level_path",
     "Plan": "record of numbers",
@@ -461,7 +460,6 @@ ELSEWHERE = {
     "bennett": "returns a number",
     "bracket": "returns numbers",
     "estimate": "returns numbers",
-    "judge": "judges numbers",
     "normaliser": "returns a number; evaluate is its part on the device",
     "pilot": "reads an acceptance at every stop",
     "plain_path": "level_path with one level",

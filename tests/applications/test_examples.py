@@ -11,6 +11,7 @@ SMALL = {
     "inpaint": {"name": "digits", "num": 1, "images": 2},
     "restore": {"name": "digits", "num": 2, "images": 1, "sweeps": 0},
     "compose": {"num": 64, "sweeps": 1},
+    "sketch": {"num": 1, "sweeps": 1},
 }
 
 
@@ -27,5 +28,5 @@ def test_example(name, tmp_path):
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.main(tmp_path / "out", **SMALL[name])
+    module.main(out=tmp_path / "out", **SMALL[name])
     assert any(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "out").glob("*.png"))
