@@ -23,7 +23,7 @@ from torch import Tensor
 
 from springwell.devices import free_memory, kept_tensors, out_of_memory, usable_device
 from springwell.energy.base import EnergyFunction, at_level, gradient_operations
-from springwell.energy.labelled import Labelled
+from springwell.energy.labelled import Labelled, class_shares
 from springwell.energy.residual import LevelEnergy
 from springwell.errors import DivergenceError, UnknownLogZError, UserError, did_you_mean, kind_of, whole_number
 from springwell.generate import Sample, denoise, progressive
@@ -317,7 +317,7 @@ class Model:
         model.iteration, model.source, model.metadata = self.iteration, self.source, dict(self.metadata)
         model.label, model.sweeps = self.classes[number], whole_number("sweeps", sweeps, 0)
         if rejection and guidance > 1:
-            prior = [share if c == number else (1 - share) / (num - 1) for c in range(num)]
+            prior = class_shares(number, share, num)
 
             def log_keep(u: Tensor) -> Tensor:
                 return (guidance - 1) * self.classify(self.shift + self.scale * u, prior)[:, number]

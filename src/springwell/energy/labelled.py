@@ -101,9 +101,12 @@ class Labelled(nn.Module):
         return self.energy(torch.cat([y] * num), torch.cat([sigma] * num), label=label).chunk(num)
 
 
+def class_shares(label: int, share: float, num_classes: int) -> list[float]:
+    """The shares of all classes if class c has this share and the others the rest, alike."""
+    return [share if c == label else (1 - share) / (num_classes - 1) for c in range(num_classes)]
+
+
 def posterior(log_prob: Tensor, label: int, share: float) -> Tensor:
-    """log p(c | y) ``[N]`` by Bayes' rule from log p(y | c) ``[N, C]``, if class c has this share and the others the rest."""
-    num = log_prob.shape[-1]
-    prior = log_prob.new_full((num,), math.log((1 - share) / (num - 1)))
-    prior[label] = math.log(share)
-    return (log_prob + prior).log_softmax(-1)[..., label]
+    """log p(c | y) ``[N]`` by Bayes' rule from log p(y | c) ``[N, C]``, with the shares of :func:`class_shares`."""
+    prior = log_prob.new_tensor(class_shares(label, share, log_prob.shape[-1]))
+    return (log_prob + prior.log()).log_softmax(-1)[..., label]

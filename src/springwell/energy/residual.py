@@ -288,8 +288,6 @@ class NoiseUNet(nn.Module):
     noise enters every block through an embedding that is computed per position, so that f knows the noise of each pixel.
     Its eight arguments are the sizes of its parts, all but the first with defaults, and the dropout.
 
-    Its eight arguments are the shape of the data and seven sizes, each a field of the configuration.
-
     Args:
         image_shape: (C, H, W).
         num_inputs: I, numbers per pixel and channel.

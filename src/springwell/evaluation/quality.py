@@ -40,7 +40,7 @@ def quality(
         evaluations: Gradients per sample of an integrator, in place of draws level by level.
         by_class: Whether samples are drawn given their class, the same number of each.
     """
-    drawn: list[Model] = [model.given(model.label_of(c)) for c in model.classes or (0,)] if by_class else [model]
+    drawn: list[Model] = [model.given(c) for c in model.classes or (0,)] if by_class else [model]
     sampler = model.sampler if evaluations is None else Integrator(evaluations)
     kept = None
     if parts is not None:
