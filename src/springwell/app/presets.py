@@ -239,7 +239,7 @@ TABLE: dict[str, Preset] = {
     "mnist-cond": Preset(
         with_fields(_DENSITY, classes=_DIGITS, **_COARSE, iterations=40_000, ema=0.9995),
         "MNIST by a density for every digit, and one for all, in one network: with --init-from mnist-density.",
-        70,
+        75,
         "mnist-density",
     ),
     "fashion-mnist-cond": Preset(

@@ -50,7 +50,7 @@ Guidance = Annotated[
     float,
     tyro.conf.arg(
         metavar="FLOAT",
-        help="Weight w in the energy f + w (f(.|c) - f), for use with --label. 0: all data. 1: the class. Above 1: stress what "
+        help="Weight w in the density p(x) p(c|x)^w, for use with --label. 0: all data. 1: the class. Above 1: stress what "
         "distinguishes the class from others.",
     ),
 ]
