@@ -342,6 +342,22 @@ def test_the_ablation_writes_its_table(tmp_path, monkeypatch, capsys):
     assert json.loads((tmp_path / "figures" / "ablation-digits.json").read_text()) == numbers
 
 
+def test_the_scale_of_mnist_is_that_data_set_whole(monkeypatch, capsys):
+    seen = []
+
+    def reproduce(study):
+        seen.append((study.data, study.scale))
+        return {"table": "", "written": []}
+
+    monkeypatch.setattr(ablation, "reproduce", reproduce)
+    for words in (["--scale", "mnist"], ["--scale", "0.5", "--data", "mnist"], ["--scale", "mnist", "--data", "digits"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(["reproduce", "ablation", *words])
+    assert seen == [("mnist", 1.0), ("mnist", 0.5)]
+    assert stopped.value.code == 2
+    assert "--scale mnist: is for --data mnist" in capsys.readouterr().err
+
+
 def test_ordering_says_what_holds():
     def row(value, std=0.1):
         return {"fid": value, "fid_std": std, "runs": [{}, {}]}

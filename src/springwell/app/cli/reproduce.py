@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -41,17 +41,25 @@ class ReproduceCommand(cli.Command):
     seed: int = 0
     """Seed of training and sampling. If there are several runs, it is the seed of the first."""
     scale: Annotated[
-        str, tyro.conf.arg(help="Factor on the number of iterations or chains. Use less than 1 for a quick look; cpu means 1.")
+        str,
+        tyro.conf.arg(
+            help="Factor on the number of iterations or chains. Use less than 1 for a quick look. cpu means 1; mnist means 1 "
+            "with --data mnist."
+        ),
     ] = "cpu"
 
 
 def reproduce_command(command: ReproduceCommand, context: cli.Context) -> dict[str, Any]:
+    if command.scale == "mnist":
+        if command.data not in (None, "mnist"):
+            raise UserError(f"--scale mnist: is for --data mnist, but --data is {command.data}; leave one of them out")
+        command = replace(command, data="mnist", scale="cpu")
     try:
         scale = 1.0 if command.scale == "cpu" else float(command.scale)
     except ValueError:
         scale = 0.0
     if not 0 < scale <= 10:
-        raise UserError(f"--scale {command.scale}: out of range; use a value in (0, 10], or cpu")
+        raise UserError(f"--scale {command.scale}: out of range; use a value in (0, 10], cpu or mnist")
     cli.writable(command.out)
     if command.name.startswith("table"):
         # Imported by name, because the paper's figures and tables depend on the application and not the reverse.
