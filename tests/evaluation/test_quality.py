@@ -16,7 +16,7 @@ from springwell.energy.residual import Classes
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation import quality as module
 from springwell.evaluation.metrics import fid, kid
-from springwell.evaluation.quality import quality
+from springwell.evaluation.quality import Drawn, quality
 from springwell.evaluation.sources import Images, open_source
 from springwell.evaluation.weights import DIGEST
 from springwell.paper import ablation, common, tables
@@ -46,7 +46,7 @@ def digits(split):
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_samples_are_compared_with_the_split(split):
     model, network = small_model(), Tiny()
-    result = quality(model, open_source(f"digits@{split}"), network, 60, seed=4)
+    result = quality(model, open_source(f"digits@{split}"), network, Drawn(60, seed=4))
     samples = network(torch.from_numpy(to_bytes(model.sample(60, seed=4))).permute(0, 3, 1, 2))
     reference = network(torch.from_numpy(digits(split)))
     assert result["fid"] == pytest.approx(fid(samples, reference), rel=1e-6)
@@ -58,7 +58,7 @@ def test_samples_are_compared_with_the_split(split):
 
 def test_samples_of_the_integrator_are_measured_where_its_evaluations_are_given():
     model, network = small_model(), Tiny()
-    result = quality(model, open_source("digits@test"), network, 60, seed=4, evaluations=3)
+    result = quality(model, open_source("digits@test"), network, Drawn(60, seed=4, evaluations=3))
     samples = network(torch.from_numpy(to_bytes(model.sample(60, seed=4, evaluations=3))).permute(0, 3, 1, 2))
     assert result["fid"] == pytest.approx(fid(samples, network(torch.from_numpy(digits("test")))), rel=1e-6)
     assert result["evaluations"] == 3
@@ -76,14 +76,14 @@ def test_samples_given_their_class_are_as_many_of_each_class(tmp_path):
     parts = [model.given(c).sample(6 * (c + 1), seed=4)[6 * c :] for c in range(10)]
     assert not torch.equal(parts[1], model.sample(12, seed=4)[6:])
     samples = network(torch.from_numpy(to_bytes(torch.cat(parts))).permute(0, 3, 1, 2))
-    result = quality(model, open_source("digits@test"), network, 60, seed=4, by_class=True)
+    result = quality(model, open_source("digits@test"), network, Drawn(60, seed=4, by_class=True))
     assert result["fid"] == pytest.approx(fid(samples, network(torch.from_numpy(digits("test")))), rel=1e-6)
     assert result["by_class"]
     # Parts that end inside a class.
     images = module.model_images("model", [model.given(c) for c in range(10)], 60, seed=4)
     assert torch.equal(torch.cat([images.rows(a, a + 15) for a in range(0, 60, 15)]), images.rows(0, 60))
     with pytest.raises(UserError, match="knows no classes"):
-        quality(small_model(), open_source("digits@test"), network, 60, by_class=True)
+        quality(small_model(), open_source("digits@test"), network, Drawn(60, by_class=True))
 
 
 def test_an_interrupted_measurement_goes_on(tmp_path, monkeypatch):
@@ -105,11 +105,11 @@ def test_an_interrupted_measurement_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "model_images", few)
     with pytest.raises(KeyboardInterrupt):
-        quality(model, reference, network, 150, parts=tmp_path / "parts")
-    result = quality(model, reference, network, 150, parts=tmp_path / "parts")
+        quality(model, reference, network, Drawn(150), parts=tmp_path / "parts")
+    result = quality(model, reference, network, Drawn(150), parts=tmp_path / "parts")
     assert drawn == [0, 32, -1, 64, 96, 128]
     monkeypatch.setattr(module, "model_images", whole)
-    assert result["fid"] == pytest.approx(quality(model, reference, network, 150)["fid"], rel=1e-9)
+    assert result["fid"] == pytest.approx(quality(model, reference, network, Drawn(150))["fid"], rel=1e-9)
 
 
 def test_the_fid_is_measured_on_the_way_and_once(tmp_path):

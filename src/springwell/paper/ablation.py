@@ -24,7 +24,7 @@ from springwell.app.plots import draw_images, new_figure
 from springwell.app.presets import preset
 from springwell.errors import DivergenceError, UserError
 from springwell.evaluation.inception import Inception
-from springwell.evaluation.quality import quality
+from springwell.evaluation.quality import Drawn, quality
 from springwell.evaluation.sources import open_source
 from springwell.evaluation.weights import load_inception
 from springwell.paper.common import Study, coarse_ladder, markdown, resolved, scaled, write
@@ -113,7 +113,7 @@ def _run(study: Study, config: Config, name: str, num: int, network: Inception) 
         if (known := kept.read("result")) is not None:
             return {measure: value.item() for measure, value in known.items()}, shown
         reference = open_source(f"{config.data}@train", None, config.images, reporter)
-        found = quality(model, reference, network, num, config.training.seed, reporter, kept.folder)
+        found = quality(model, reference, network, Drawn(num, config.training.seed), reporter, kept.folder)
     except DivergenceError as error:
         reporter.warn(f"{folder}: {error}")
         return {"diverged": str(error)}, None

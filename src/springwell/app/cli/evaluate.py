@@ -88,7 +88,7 @@ def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, pro
     from springwell.app.api import find
     from springwell.app.build import config_of, open_model_data
     from springwell.evaluation.images import evaluate_images
-    from springwell.evaluation.quality import quality
+    from springwell.evaluation.quality import Drawn, quality
     from springwell.evaluation.sources import MOST, open_source
     from springwell.evaluation.toy import evaluate
     from springwell.store.files import write_json
@@ -122,8 +122,8 @@ def measure_model(command: EvaluateCommand, out: Path, context: cli.Context, pro
     if network is not None:
         config = config_of(model)
         reference = open_source(f"{config.data}@{command.reference}", None, config.images, context.reporter)
-        how = (out / PARTS, command.evaluations, command.by_class)
-        found = quality(model, reference, network, num or MOST, seed, context.reporter, *how)
+        draws = Drawn(num or MOST, seed, command.evaluations, command.by_class)
+        found = quality(model, reference, network, draws, context.reporter, out / PARTS)
     if not processes.main:
         return {}
     result["weights"] = model.fingerprint()
@@ -149,7 +149,7 @@ def _add_quality(result: dict[str, Any], found: dict[str, Any] | None, path: Pat
 
 
 def _draw(model: Any, shown: Any, run: Any, out: Path) -> None:
-    """Draws the samples and their measurements; ``shown`` holds those of images, and is None for vectors."""
+    """Drawn the samples and their measurements; ``shown`` holds those of images, and is None for vectors."""
     from springwell.app import plots
     from springwell.store.files import read_lines
 
