@@ -149,7 +149,7 @@ def _add_quality(result: dict[str, Any], found: dict[str, Any] | None, path: Pat
 
 
 def _draw(model: Any, shown: Any, run: Any, out: Path) -> None:
-    """Drawn the samples and their measurements; ``shown`` holds those of images, and is None for vectors."""
+    """Draws the samples and their measurements; ``shown`` holds those of images, and is None for vectors."""
     from springwell.app import plots
     from springwell.store.files import read_lines
 
