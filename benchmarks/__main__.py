@@ -1,11 +1,12 @@
 """All benchmarks, or some, one after another, and one page of what they print.
 
-    python -m benchmarks                            # all; needs pip install 'springwell[bench]'; hours
+    python -m benchmarks                            # all; needs pip install 'springwell[bench,bench-tf]'; hours
     python -m benchmarks toy samplers --quick       # some, at a size that takes minutes
     python -m benchmarks --list
 
 toy          time to a KL on the checkerboard against ebmkit and torchebm, cost and memory of a chain
 images       an iteration of the paper's network against bare gradients
+authors      an iteration of the paper's network against the authors' TensorFlow code, whose folder SPRINGWELL_AUTHORS names
 samplers     effective samples per gradient and per second against blackjax
 density      densities against zuko and normflows
 likelihood   gradients for an error of log Z against ebmkit and blackjax
@@ -38,6 +39,7 @@ PAGE = FOLDER.parent / "docs" / "results" / "benchmarks.md"
 QUICK: dict[str, list[str]] = {
     "toy": ["--only", "chain"],
     "images": ["--iterations", "1"],
+    "authors": ["--rounds", "3"],
     "samplers": ["--targets", "gaussian", "--samplers", "mala", "--rounds", "1"],
     "density": [],
     "likelihood": [],
