@@ -4,6 +4,7 @@ import ast
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -208,7 +209,7 @@ def test_a_mixture_of_noises_is_their_weighted_sum_and_that_of_uniforms_goes_thr
     assert torch.equal(found[2], b[2])
 
 
-def test_keys_are_splitmix64_of_seed_stream_and_index():
+def test_numbers_are_splitmix64_of_seed_stream_and_index():
     """By integers without bounds: seeds, streams and samples keep their numbers from one version to the next."""
     golden, num_words = 0x9E3779B97F4A7C15, 1 << 64
 
@@ -219,8 +220,47 @@ def test_keys_are_splitmix64_of_seed_stream_and_index():
         return word ^ (word >> 31)
 
     for seed, stream, index in itertools.product((0, 7), (0, 3, 2**50), (0, 5)):
-        expected = mixed(mixed(mixed(seed + golden) + golden * (stream + 1)) + golden * (index + 1))
-        assert int(Noise(seed, torch.tensor([index]), stream)._key) == _int64(expected)
+        key = mixed(mixed(mixed(seed + golden) + golden * (stream + 1)) + golden * (index + 1))
+        gamma = mixed(key ^ 0xD1B54A32D192ED03) | 1
+        # Uniforms take the odd words of a sample, normals the even ones; the two halves of a word make two numbers.
+        words = [mixed(key + n * gamma) for n in (1, 2, 3, 4)]
+        u, v = np.array([[word >> 32, word & 0xFFFFFFFF] for word in words]).T
+        u, v = (u + 0.5) / 2**32, (v + 0.5) / 2**32
+        noise = Noise(seed, torch.tensor([index]), stream, dtype=torch.float64)
+        np.testing.assert_allclose(noise.uniform(4)[0], np.stack([u[::2], v[::2]], 1).ravel(), rtol=1e-14)
+        radius, angle = np.sqrt(-2 * np.log(u[1::2])), 2 * np.pi * v[1::2]
+        np.testing.assert_allclose(
+            noise.normal(4)[0], np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).ravel(), rtol=1e-9
+        )
+
+
+def test_the_table_keeps_its_numbers():
+    """Another number would give all users of a seed other draws of that use."""
+    assert {stream.name: int(stream) for stream in Stream} == {
+        "TRAINING": 0,
+        "SAMPLING": 1 << 40,
+        "KEEPING": 3 << 39,
+        "LEVELS": 1 << 41,
+        "DATA": 1 << 42,
+        "NULL": 1 << 43,
+        "MOMENTS": 1 << 44,
+        "LABELS": 3 << 43,
+        "CLASSES": 7 << 42,
+        "CALIBRATION": 1 << 45,
+        "PILOT": 1 << 50,
+        "LONGRUN": 1 << 51,
+        "LONGRUN_FREE": 1 << 52,
+        "DIAGNOSIS": 1 << 53,
+        "SOURCES": 1 << 54,
+        "POINTS": 1 << 55,
+        "BRACKET": 1 << 56,
+        "SCORES": 1 << 57,
+        "RATIOS": 1 << 58,
+        "INPAINTING": 1 << 59,
+        "RESTORATION": 1 << 60,
+        "PROBES": 1 << 61,
+        "MEASUREMENT": 3 << 60,
+    }
 
 
 def test_the_index_of_samples_is_a_tensor():
