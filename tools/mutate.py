@@ -106,6 +106,8 @@ TESTS: dict[str, list[str]] = {
     "applications/operators": [_APPLICATIONS + "restore.py"],
     "applications/restore": [_APPLICATIONS + "restore.py"],
 }
+# And of all modules.
+LIMITS = "tests/test_limits.py"
 _TO = {"Add", "Sub", "Mul", "Div", "Pow"}
 
 
@@ -334,7 +336,7 @@ def main() -> None:
                 path.write_text(text)
                 Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
                 if text is changed:
-                    result = run(TESTS[mutant.module], source, options.out.with_suffix(".times"), options.budget)
+                    result = run([*TESTS[mutant.module], LIMITS], source, options.out.with_suffix(".times"), options.budget)
             row = {"mutant": mutant, "was": whole.splitlines()[mutant.line - 1].strip(), "becomes": line, **result}
             with options.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")

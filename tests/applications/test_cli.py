@@ -12,7 +12,6 @@ from springwell.app import files
 from springwell.app.cli import Context, find, parse
 from springwell.app.files import read_images, read_mask, unique_names
 from springwell.app.messages import as_options
-from springwell.applications.operators import load_function
 from springwell.errors import UserError
 from springwell.model import Model
 from tests.images import small_model
@@ -349,14 +348,6 @@ def test_operators_that_cannot_be_used_are_one_line(run, tmp_path, code, words):
     assert words in as_options(str(caught.value))
     assert "\n" not in as_options(str(caught.value))
     assert not (tmp_path / "x-custom").exists()
-
-
-def test_the_file_of_an_operator_may_hold_dataclasses(tmp_path):
-    (tmp_path / "own.py").write_text(
-        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
-        "@dataclass\nclass Scale:\n    by: float = 2.0\n\ndef f(x):\n    return Scale().by * x\n"
-    )
-    assert load_function(f"{tmp_path / 'own.py'}:f")(torch.ones(1)).tolist() == [2]
 
 
 def test_vectors_do_not_depend_on_how_many_are_drawn(run):

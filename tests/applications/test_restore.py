@@ -17,6 +17,7 @@ from springwell.applications.operators import (
     checked,
     enlarged,
     gaussian_kernel,
+    load_function,
     median_filter,
     named_blur,
 )
@@ -282,3 +283,11 @@ def test_chains_without_a_test_are_not_judged_by_their_acceptance():
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         restore(small_model(kernel="langevin"), torch.zeros(1, 1, 8, 8), lambda x: x, 0.5)
+
+
+def test_the_file_of_an_operator_may_hold_dataclasses(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Scale:\n    by: float = 2.0\n\ndef f(x):\n    return Scale().by * x\n"
+    )
+    assert load_function(f"{tmp_path / 'own.py'}:f")(torch.ones(1)).tolist() == [2]

@@ -9,7 +9,7 @@ import torch
 from springwell.conditional import Conditional
 from springwell.errors import DivergenceError, UserError
 from springwell.noise import Noise
-from springwell.samplers import hmc, make_kernel, mala, nuts, record_chain, run_chain
+from springwell.samplers import hmc, langevin, make_kernel, mala, nuts, record_chain, run_chain
 from springwell.schedule import NoiseSchedule
 
 KERNELS = {name: make_kernel(name) for name in ("langevin", "mala", "hmc", "nuts")}
@@ -161,3 +161,20 @@ def test_wrong_arguments_of_a_chain_are_one_sentence(arguments, words):
 def test_leapfrog_steps_are_counted_in_whole_numbers():
     with pytest.raises(UserError, match="num_leapfrog='a': is not a whole number"):
         hmc("a")
+
+
+@pytest.mark.parametrize("kernel", [langevin(0.5), mala(), hmc(3), nuts()], ids=lambda kernel: kernel.name)
+def test_a_kernel_is_made_again_from_its_name_and_options(kernel):
+    """A saved model has no more of its kernel than these."""
+    again = make_kernel(kernel.name, **kernel.options)
+    y, noise = torch.ones(6, 2), [Noise(0, torch.arange(6)) for _ in range(2)]
+    first, second = (run_chain(k, y, gaussian, 0.3, 3, eps)[0] for k, eps in zip((kernel, again), noise, strict=True))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [hmc(inverse_mass=torch.ones(2)), nuts(inverse_mass=torch.ones(2)), nuts(max_depth=5), nuts(max_energy_error=10.0)],
+)
+def test_a_kernel_that_its_name_does_not_say_is_custom(kernel):
+    assert kernel.name == "custom"

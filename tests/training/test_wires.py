@@ -9,8 +9,10 @@ from springwell.app.presets import preset
 from springwell.conditional import FARTHEST
 from springwell.data.source import open_data
 from springwell.noise import Noise, Stream
+from springwell.training import step as step_module
 from springwell.training.state import TrainingState
-from springwell.training.step import Step
+from springwell.training.step import Step, stratified_levels
+from tests.training.tiny import tiny
 
 BATCH = 24
 
@@ -52,3 +54,28 @@ def test_a_step_shares_the_noise_of_the_data_cuts_drifts_and_weighs_levels():
     by_level = torch.zeros(4, dtype=torch.float64).index_add(0, t, expected.double())
     torch.testing.assert_close(state.statistics[:, 0], torch.bincount(t, minlength=4).double())
     torch.testing.assert_close(state.statistics[:, 1], by_level, rtol=1e-3, atol=1e-3)
+
+
+def test_batches_and_levels_of_an_iteration_follow_from_its_number_and_the_attempt(monkeypatch):
+    config, first = tiny(batch=8, accumulate=2), 2**36
+    task = build_task(config, open_data("checkerboard"))
+    state = TrainingState(task, torch.device("cpu"))
+    objective = task.objective(state.energy, task.schedule, task.sampler, None)
+    state.statistics = state.statistics.new_zeros(task.schedule.num_levels, 2 + len(objective.names))
+    step = Step(task, state, objective, Accelerator(cpu=True), first_stream=first)
+    offsets = []
+
+    def recorded(num_levels, position, batch, offset):
+        offsets.append(offset)
+        return stratified_levels(num_levels, position, batch, offset)
+
+    monkeypatch.setattr(step_module, "stratified_levels", recorded)
+    for iteration in (0, 3):
+        batches = [step.draw(2 * iteration + part) for part in range(2)]
+        for part, (_, x, _) in enumerate(batches):
+            noise = Noise(config.training.seed, torch.arange(4) + 4 * part, Stream.TRAINING + first + iteration)
+            assert torch.equal(x, task.data.sample(noise))
+        offsets.clear()
+        step(iteration, iter(batches))
+        own = Noise(config.training.seed, torch.tensor([0]), Stream.LEVELS + first + iteration).uniform()
+        assert [float(offset) for offset in offsets] == [float(own)] * 2

@@ -41,6 +41,7 @@ from springwell.samplers.target import LogDensity
 from springwell.shapes import expand, inner
 
 _TREE_SEED = 0x5EED
+MAX_DEPTH = 10
 
 
 class Proposal(NamedTuple):
@@ -155,7 +156,7 @@ class _Walk:
         self.divergent |= (present & ~usable).any(0)
 
 
-def nuts(max_depth: int = 10, inverse_mass: Tensor | None = None, max_energy_error: float = MAX_ENERGY_ERROR) -> Kernel:
+def nuts(max_depth: int = MAX_DEPTH, inverse_mass: Tensor | None = None, max_energy_error: float = MAX_ENERGY_ERROR) -> Kernel:
     """The kernel of the no-U-turn sampler.
 
     Args:
@@ -210,4 +211,5 @@ def nuts(max_depth: int = 10, inverse_mass: Tensor | None = None, max_energy_err
         )
         return State(proposal.y, proposal.logdensity, proposal.grad), info
 
-    return Kernel(init_with_gradient, step, name="nuts" if inverse_mass is None else "custom")
+    plain = inverse_mass is None and (max_depth, max_energy_error) == (MAX_DEPTH, MAX_ENERGY_ERROR)
+    return Kernel(init_with_gradient, step, name="nuts" if plain else "custom")

@@ -86,22 +86,23 @@ class Coordinates(nn.Module):
 
 def shrunk(z: Tensor) -> Tensor:
     """The covariance of z ``[N, D]``, mixed with its diagonal as much as rows in other folds want."""
-    folds = [(z[i % 5 != f], z[i % 5 == f]) for f in range(5) for i in [torch.arange(len(z))]]
+    counts = torch.tensor(SHRINKAGES, dtype=z.dtype)[:, None, None]
 
-    def mixed(rows: Tensor, count: float) -> Tensor:
+    def mixed(rows: Tensor, counts: Tensor) -> Tensor:
         covariance = torch.cov(rows.T, correction=0).reshape(z.shape[1], -1)
         diagonal = covariance.diagonal().clamp(min=FLOOR).diag()
         floor = FLOOR * torch.eye(len(covariance), dtype=z.dtype)
-        return (len(rows) * covariance + count * diagonal) / (len(rows) + count) + floor
+        return (len(rows) * covariance + counts * diagonal) / (len(rows) + counts) + floor
 
-    def likelihood(count: float) -> float:
-        total = 0.0
-        for rows, others in folds:
-            normal = Mixture(torch.ones(1), rows.mean(0)[None], mixed(rows, count)[None])
-            total += float(normal(others).sum())
-        return total
-
-    return mixed(z, max(SHRINKAGES, key=likelihood) if len(z) >= 10 else SHRINKAGES[-1])
+    if len(z) < 10:
+        return mixed(z, counts[-1])
+    likelihood = torch.zeros(len(counts), dtype=z.dtype)
+    for f in range(5):
+        judged = torch.arange(len(z)) % 5 == f
+        rows = z[~judged]
+        normals = Mixture(torch.ones(len(counts)), rows.mean(0).expand(len(counts), -1), mixed(rows, counts))
+        likelihood += normals.log_parts(z[judged]).sum(1)
+    return mixed(z, counts[likelihood.argmax()])
 
 
 class Candidate(NamedTuple):
