@@ -69,6 +69,18 @@ def test_a_model_without_classes_may_become_one_with_them(tmp_path):
         torch.testing.assert_close(model.energy(x), plain.energy(x), rtol=1e-4, atol=1e-4)
 
 
+def test_a_model_with_classes_may_become_one_of_all_data(run):
+    known = sw.load(run)
+    for name, weight in known.tensors().items():
+        if name.endswith("classes.weight"):
+            weight.fill_(0.5)
+    begun = sw.train(small("two_moons-density", iterations=1, lr=1e-9), init_from=known)
+    assert begun.classes == ()
+    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(begun.energy(x), known.energy(x), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(begun.energy(x), known.given(0).energy(x), rtol=1e-3, atol=1e-3)
+
+
 def test_every_step_learns_from_data_with_their_labels(monkeypatch):
     """Two blobs: the label of a point is the side that it is on."""
     label = torch.arange(400) % 2

@@ -163,8 +163,11 @@ def build_task(config: Config, data: DataSource, network: nn.Module | None = Non
             name.removeprefix("energy."): tensor.detach().cpu() for name, tensor in init_from.tensors().items()
         }
         if isinstance(energy, LevelEnergy):
-            # A model without classes may become one with them, whose embeddings start at 0.
-            found = {name: tensor for name, tensor in template.items() if name.endswith(CLASS_WEIGHT)} | found
+            # Classes may be added, whose embeddings start at 0, or left out: without a label their embeddings count as 0.
+            with_classes = {name: tensor for name, tensor in template.items() if name.endswith(CLASS_WEIGHT)} | found
+            found = {
+                name: tensor for name, tensor in with_classes.items() if name in template or not name.endswith(CLASS_WEIGHT)
+            }
         match({name: found[name] for name in found if name not in ("shift", "scale")}, template, "init_from")
         energy.load_state_dict({name: found[name] for name in energy.state_dict()})
         training = training.with_steps(found["step_size"])
