@@ -7,8 +7,10 @@ values and raise errors, and tyro returns the options that it does not know.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import inspect
+import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -74,7 +76,9 @@ def parse_words(commands: Any, words: Sequence[str], description: str = "") -> A
     options: dict[str, Any] = {"prog": "springwell", "config": _MARKERS, "registry": _REGISTRY, "description": description}
     options |= {"args": list(words) or ["--help"], "console_outputs": asked}
     try:
-        command, unknown = tyro.cli(commands, return_unknown_args=True, **options)
+        # Some of tyro's errors are printed even so; ours follow below, in one line.
+        with contextlib.nullcontext() if asked else contextlib.redirect_stderr(io.StringIO()):
+            command, unknown = tyro.cli(commands, return_unknown_args=True, **options)
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -128,6 +132,8 @@ def _lacking(command: Any, words: Sequence[str], name: str) -> str:
             return _unknown(word, command)
         if following.startswith("--") and not equals and not isinstance(known.get(plain, True), bool):
             return f"{option}: needs a value"
+    if (short := _short(known, words)) is not None:
+        return short
     required = [f for f in dataclasses.fields(command) if f.default is f.default_factory is dataclasses.MISSING]
     positional = [f.name.upper() for f in required if "Positional" in str(f.type) or "ModelName" in str(f.type)]
     for f in required:
@@ -136,6 +142,23 @@ def _lacking(command: Any, words: Sequence[str], name: str) -> str:
     if positional:
         return f"command {name}: needs {' '.join(positional)}"
     return f"an argument of {name} has too few values"
+
+
+def _short(known: dict[str, Any], words: Sequence[str]) -> str | None:
+    """Names an option that takes values in rows of a fixed length, as --log-snr does, and was given part of a row."""
+    given: dict[str, list[str]] = {}
+    for word in words:
+        if word.startswith("--"):
+            given[word] = []
+        elif given:
+            given[next(reversed(given))].append(word)
+    for option, values in given.items():
+        row = known.get(option.removeprefix("--"))
+        if isinstance(row, tuple) and row and isinstance(row[0], tuple):
+            row = row[0]
+        if isinstance(row, tuple) and row and len(values) % len(row):
+            return f"{option} {' '.join(values)}: takes {len(row)} values, not {len(values)}"
+    return None
 
 
 def _unknown(word: str, command: Any) -> str:
