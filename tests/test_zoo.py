@@ -14,7 +14,7 @@ from springwell.app.api import find, load
 from springwell.app.build import config_of
 from springwell.app.card import training_command, training_commands
 from springwell.app.cli import parse
-from springwell.app.presets import PRESETS, TABLE, preset
+from springwell.app.presets import PRESETS, preset
 from springwell.errors import UserError
 from springwell.progress import Silent
 from springwell.store import zoo
@@ -62,8 +62,7 @@ def test_what_ships_is_whole(name):
     assert config_of(model) == preset(name)
     assert model.iteration == preset(name).training.iterations
     card = (folder / "README.md").read_text()
-    first = TABLE[name].begins_with
-    assert f"springwell train {name}{f' --init-from {first}' if first in zoo.names() else ''}\n" in card
+    assert "```sh\n" + "\n".join(training_commands(preset(name))) + "\n```" in card
     assert card.count("license: mit") == 1
     evaluation = json.loads((folder / "evaluation.json").read_text())
     assert evaluation["iteration"] == model.iteration
