@@ -23,7 +23,7 @@ def ends(integrator, energy, num, dtype=torch.float64, schedule=SCHEDULE):
 
 def error(evaluations):
     """Largest distance from the exact flow of Gaussian data, x_0 = abar_0 m + (v_0 / v_T)^(1/2) (x_T - abar_T m)."""
-    start, end = ends(Integrator(evaluations), GaussianEnergy(SCHEDULE, MEAN, VARIANCE), 200)
+    start, end = ends(Integrator(evaluations, stochastic=False), GaussianEnergy(SCHEDULE, MEAN, VARIANCE), 200)
     a, v = SCHEDULE.a_cum[[0, -1]], SCHEDULE.a_cum[[0, -1]] ** 2 * VARIANCE + SCHEDULE.sigma_cum[[0, -1]] ** 2
     exact = a[0] * MEAN + (v[0] / v[1]).sqrt() * (start - a[1] * MEAN)
     return float((end - exact).abs().max())
@@ -38,7 +38,7 @@ def test_the_error_on_gaussian_data_falls_with_the_square_of_the_number_of_hops(
 
 
 def test_stochastic_hops_have_the_law_of_the_data():
-    _, x = ends(Integrator(128, stochastic=True), GaussianEnergy(SCHEDULE, MEAN, VARIANCE), 6000)
+    _, x = ends(Integrator(128), GaussianEnergy(SCHEDULE, MEAN, VARIANCE), 6000)
     a, sigma = float(SCHEDULE.a_cum[0]), float(SCHEDULE.sigma_cum[0])
     check_moments(x, a * MEAN, a**2 * VARIANCE + sigma**2, slack=0.01)
 
@@ -62,6 +62,9 @@ def test_a_model_spends_as_many_gradients_as_asked_and_denoises_last():
     assert calls == Integrator(9).levels(256)
     assert calls[-1] == 0
     torch.testing.assert_close(model.sample(4, seed=0, evaluations=9), x[:4])
+    noisy, flow = (next(model.sample_batches(16, seed=0, sampler=Integrator(9, stochastic))) for stochastic in (True, False))
+    assert torch.equal(x, noisy)
+    assert not torch.allclose(x, flow, atol=0.1)
 
 
 def test_what_cannot_work_is_said():
