@@ -102,6 +102,27 @@ def test_ship_copies_exactly_the_files_of_a_finished_run(ship, run, tmp_path, mo
     assert torch.equal(load("tiny").sample(20), load(run).sample(20))
 
 
+def test_a_model_that_ships_takes_newer_measures(ship, run, tmp_path, monkeypatch):
+    monkeypatch.setitem(PRESETS, "tiny", tiny())
+    folder = ship.ship(run, "tiny", tmp_path / "zoo")
+    measured = tmp_path / "measured"
+    measured.mkdir()
+    newer = json.loads((run / "evaluation.json").read_text()) | {"kl": 0.0625}
+    (measured / "evaluation.json").write_text(json.dumps(newer))
+    (measured / "report.png").write_bytes(b"\x89PNG newer")
+    weights = (folder / "model.safetensors").read_bytes()
+    ship.ship(folder, "tiny", tmp_path / "zoo", "Measured again.", measured)
+    assert (folder / "model.safetensors").read_bytes() == weights
+    assert json.loads((folder / "evaluation.json").read_text()) == newer
+    assert (folder / "report.png").read_bytes() == b"\x89PNG newer"
+    card = (folder / "README.md").read_text()
+    assert "| kl | 0.0625 nats |" in card
+    assert "Measured again." in card
+    (measured / "likelihood.json").write_text("{}")
+    with pytest.raises(UserError, match="was not written by `springwell likelihood`"):
+        ship.ship(folder, "tiny", tmp_path / "zoo", "", measured)
+
+
 def test_ship_refuses(ship, run, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="the preset checkerboard has"):
         ship.ship(run, "checkerboard", tmp_path / "zoo")

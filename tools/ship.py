@@ -1,4 +1,8 @@
-"""Copies a finished run of a preset into the package, as a model that ships: python tools/ship.py RUN [--notes FILE]."""
+"""Copies a finished run of a preset into the package, as a model that ships: python tools/ship.py RUN [--notes FILE].
+
+RUN may be the folder of a model that ships already. ``--measured`` names the folder into which `springwell evaluate` or
+`springwell likelihood` wrote something newer (its ``--out``).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ MAX_BYTES = 8_000_000
 MAX_LOG_BYTES = 250_000
 
 
-def ship(run: Path, name: str, folder: Path = zoo.FOLDER, notes: str = "") -> Path:
+def ship(run: Path, name: str, folder: Path = zoo.FOLDER, notes: str = "", measured: Path | None = None) -> Path:
     """Writes ``folder / name``, or refuses and writes nothing.
 
     Args:
@@ -31,6 +35,7 @@ def ship(run: Path, name: str, folder: Path = zoo.FOLDER, notes: str = "") -> Pa
         name: The preset, and what the model is loaded by.
         folder: Where the models that ship live.
         notes: What was found and tried, in Markdown; part of the card.
+        measured: A folder whose measures replace those of the run.
     """
     source = Run(run)
     read_checkpoint(source.record_path)
@@ -39,18 +44,22 @@ def ship(run: Path, name: str, folder: Path = zoo.FOLDER, notes: str = "") -> Pa
         raise UserError(
             f"{run}: was trained with {option} {value}, the preset {name} has {wanted}; train the preset as written"
         )
-    evaluation = read_json(source.evaluation_path)
+    newer = Run(measured or run)
+    evaluated = newer if newer.evaluation_path.exists() else source
+    evaluation = read_json(evaluated.evaluation_path)
     if evaluation["iteration"] != model.iteration:
         raise UserError(f"{run}: its evaluation is of iteration {evaluation['iteration']}; run springwell evaluate {run}")
-    contents = {path: (run / path).read_bytes() for path in ("config.json", "model.safetensors", "model.json", "report.png")}
-    contents["evaluation.json"] = source.evaluation_path.read_bytes()
+    contents = {path: (run / path).read_bytes() for path in ("config.json", "model.safetensors", "model.json")}
+    for path in ("evaluation.json", "report.png"):
+        contents[path] = (evaluated.path / path).read_bytes()
     contents["metrics.jsonl"] = thinned(source.read_metrics())
     likelihood = None
-    if source.likelihood_path.exists():
+    bracket = (newer if newer.likelihood_path.exists() else source).likelihood_path
+    if bracket.exists():
         # Raises if it is of other weights.
-        read_log_z(source.likelihood_path, model)
-        likelihood = read_json(source.likelihood_path)
-        contents["likelihood.json"] = source.likelihood_path.read_bytes()
+        read_log_z(bracket, model)
+        likelihood = read_json(bracket)
+        contents["likelihood.json"] = bracket.read_bytes()
     contents["README.md"] = card(model, name, evaluation, likelihood, notes).encode()
     size = sum(map(len, contents.values()))
     if size > MAX_BYTES:
@@ -77,10 +86,11 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--name", help="the preset; default: the name of the run directory")
     parser.add_argument("--notes", type=Path, help="Markdown for the card: what was found and tried")
+    parser.add_argument("--measured", type=Path, help="where newer measures than those of the run are")
     options = parser.parse_args()
     try:
         notes = options.notes.read_text() if options.notes else ""
-        print(ship(options.run, options.name or options.run.resolve().name, notes=notes))
+        print(ship(options.run, options.name or options.run.resolve().name, notes=notes, measured=options.measured))
     except UserError as error:
         sys.exit(f"ship: {error}")
 

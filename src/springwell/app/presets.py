@@ -244,16 +244,7 @@ TABLE: dict[str, Preset] = {
         22,
     ),
     "mnist-cond": Preset(
-        with_fields(
-            _DENSITY,
-            classes=_DIGITS,
-            focus_share=0.8,
-            focus_sigma=0.7,
-            focus_width=1.2,
-            batch=32,
-            iterations=40_000,
-            ema=0.9995,
-        ),
+        with_fields(_DENSITY, classes=_DIGITS, **_COARSE, iterations=40_000, ema=0.9995),
         "MNIST by a density for every digit, and one for all, in one network: with --init-from mnist-density.",
         70,
         "mnist-density",
