@@ -7,8 +7,8 @@ r"""Bits per dimension of held-out images after equal CPU time, beside normalizi
 Every number bounds the same thing from above: the mean of -log2 P(b) / D over the test images, P the probability of an image
 of grey values b. Each method trains for --minutes of the CPU time of one thread.
 
-springwell   The preset DATA-density; the pace of its first iterations says how many fit. P is bounded by the initial noise and
-             the decoder (springwell.likelihood.decoder). `claim` takes log Z as the model believes it; the bounds and the
+springwell   The recipe of the preset DATA-density without --init-from; the pace of its first iterations says how many fit. P
+             is bounded by the initial noise and the decoder (springwell.likelihood.decoder). `claim` takes log Z as the model believes it; the bounds and the
              verdict are those of `springwell likelihood`, which is not part of the training time.
 zuko         A masked autoregressive flow, as Papamakarios, Pavlakou and Murray (2017) have it for MNIST: 5 transforms, 1,024
              hidden units, batch 100, on logit(1e-6 + (1 - 2e-6) y / V). For 8 x 8 digits, a neural spline flow with zuko's own
@@ -80,7 +80,7 @@ class Options:
     densities: int = 64
     """Densities of the bracket."""
     chains: int = 32
-    """Chains of each of the bracket's 32 repeats."""
+    """Chains of each of the bracket's 16 repeats."""
     burn: int = 300
     """HMC steps of the chains that the upper bounds start from."""
     seed: int = 0
@@ -150,8 +150,14 @@ def paced(config: Config, minutes: float) -> Config:
     return with_fields(config, iterations=iterations, warmup=min(config.training.warmup, iterations // 5))
 
 
+def from_nothing(name: str) -> Config:
+    """The recipe of DATA-density, for weights that begin at random."""
+    start = {"digits": "digits-density", "mnist": "mnist-density-start", "fashion-mnist": "mnist-density-start"}[name]
+    return with_fields(preset(start), data=name, **({"atoms": ((-1.0, -1.0),)} if name == "fashion-mnist" else {}))
+
+
 def run_springwell(name: str, images: Images, options: Options) -> dict[str, Any]:
-    config = with_fields(preset(f"{name}-density"), data_root=options.data_root, seed=options.seed)
+    config = with_fields(from_nothing(name), data_root=options.data_root, seed=options.seed)
     config = paced(config, options.minutes)
     with tempfile.TemporaryDirectory() as folder:
         clock = Clock(options.minutes)
