@@ -173,6 +173,12 @@ def test_the_papers_estimate_and_bits_of_a_run(tmp_path, capsys, monkeypatch):
     assert code == 0
     assert [(found["model"], found["seed"]) for found in result["runs"]] == [("small-t1k", s) for s in range(3)]
     assert all(found["burn"] == 8 for found in result["runs"])
+    for line, found in zip(result["table"].splitlines()[-3:], result["runs"], strict=True):
+        # Beside the lower bound, which a crossed bracket quotes, stands Bennett's value itself.
+        bennett = found["bits_per_dim"] + (found["log_z_bennett"] - found["log_z"]) / (64 * math.log(2))
+        shown = [float(cell.split()[0]) for cell in line.split("|")[3:6]]
+        expected = [found["bits_per_dim_optimistic"], bennett, found["bits_per_dim_conservative"]]
+        assert shown == pytest.approx(expected, abs=6e-4)
     code, result, _ = run(capsys, "reproduce", "fig-logz", "--data", "small", "--scale", "0.04")
     assert code == 0
     assert set(result["steps"]) == {"0", "1", "4"}
