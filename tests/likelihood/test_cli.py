@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import warnings
 
 import numpy as np
@@ -58,6 +59,10 @@ def test_likelihood_writes_what_log_density_reads(folder, out, capsys):
     z = model.log_z()
     assert (z.value, z.lower, z.verdict) == (stored["log_z"], stored["log_z_lower"], stored["verdict"])
     assert len(z.levels) == 3
+    # Beside the model, it is found without being named.
+    kept = shutil.copytree(folder, out / "kept")
+    shutil.copy(out / "likelihood.json", kept)
+    assert load(kept).log_z() == z
     points = evaluation_points(model, measurable_data(model), 40)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
