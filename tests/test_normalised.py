@@ -244,7 +244,9 @@ def test_what_cannot_work_is_said() -> None:
     with pytest.raises(UserError, match="has no initial noise"):
         Normalised(level_energy(), NoiseSchedule.t1k())
     fine = NoiseSchedule.log_snr(4, 31.0, -6.0)
-    with pytest.raises(UserError, match=r"starts at the noise 1.9e-07, at which float32 .* nats; use at least 8.4e-07"):
+    with pytest.raises(
+        UserError, match=r"starts at the noise 1.9e-07, at which float32 .* nats; set initial_noise to 8.4e-07 or more"
+    ):
         Normalised(LevelEnergy(level_energy().energy, fine), fine)
     with pytest.raises(UserError, match="no recovery objective is given"):
         Normalised(level_energy(), SCHEDULE, Weights(recovery=1.0))

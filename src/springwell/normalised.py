@@ -214,7 +214,7 @@ class Normalised:
             raise UserError("schedule: has no initial noise, so its data have no density at level 0; set initial_noise")
         sigma, dim = float(self.energy.sigma[0]), math.prod(self.energy.energy.event_shape)
         if (error := dim**0.5 * ROUNDING / sigma) > MOST_ROUNDING:
-            least = f"use at least {dim**0.5 * ROUNDING / MOST_ROUNDING:.2g}"
+            least = f"set initial_noise to {dim**0.5 * ROUNDING / MOST_ROUNDING:.2g} or more"
             what = f"float32 rounds data of {dim} numbers so that log p changes by {error:.2g} nats"
             raise UserError(f"schedule: starts at the noise {sigma:.2g}, at which {what}; {least}")
         if self.weights.recovery and self.recovery is None:

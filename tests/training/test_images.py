@@ -47,7 +47,7 @@ def test_data_without_a_density_are_named(tmp_path, dequantise, initial_noise):
     train(config, tmp_path / "run", "cpu", reporter, stop_after=1)
     warned = [line for line in reporter.said if "have no density" in line]
     assert bool(warned) == (not dequantise and initial_noise == 0)
-    assert all("set dequantise=True or an initial_noise" in line for line in warned)
+    assert all("(option dequantise) or add noise (option initial_noise)" in line for line in warned)
 
 
 def test_resumed_is_bit_identical(tmp_path):

@@ -236,7 +236,7 @@ def data_notes(config: Config, data: DataSource) -> Iterator[str]:
     """Lines about data whose likelihood no model can have."""
     if data.cell and not config.images.dequantise and float(build_schedule(config).sigma_cum[0]) == 0:
         what = "grey values have no density, and these are neither dequantised nor noisy"
-        yield f"{config.data}: {what}; for likelihoods, set dequantise=True or an initial_noise"
+        yield f"{config.data}: {what}; for likelihoods, spread them (option dequantise) or add noise (option initial_noise)"
 
 
 def network_notes(network: nn.Module) -> Iterator[str]:
