@@ -188,6 +188,14 @@ def test_gradient_evaluations_are_what_an_iteration_does():
             assert sum(rows) // 3 - 1 == config.gradient_evaluations()
 
 
+@pytest.mark.parametrize("num_steps", [0, 3])
+def test_recovery_beside_scores_costs_what_both_do(num_steps):
+    chains = {"kernel": "mala", "num_steps": num_steps, "sample_steps": 3, "start": "data"}
+    scores, recovery = preset("digits-density"), with_fields(Config(), jump_proposals=0, **chains)
+    both = with_fields(scores, recovery_weight=0.1, **chains)
+    assert both.gradient_evaluations() == scores.gradient_evaluations() + recovery.gradient_evaluations()
+
+
 @pytest.mark.parametrize(
     ("name", "section", "values", "words"),
     [

@@ -9,6 +9,8 @@ import torch
 
 import springwell
 from springwell.energy import FourierMLP, ScaledEnergy
+from springwell.energy.prior import Prior
+from springwell.energy.residual import LevelEnergy, NoiseUNet, ResidualEnergy
 from springwell.errors import UserError
 from springwell.level import LevelSampler
 from springwell.likelihood.quadrature import plane_grid
@@ -218,6 +220,27 @@ def test_log_prob_in_many_dimensions_takes_log_z_from_elsewhere():
     torch.testing.assert_close(log_prob.detach(), expected, rtol=1e-5, atol=1e-3)
     (slope,) = torch.autograd.grad(log_prob.sum(), x)
     torch.testing.assert_close(slope.double(), -(x.detach().double() - mean) / variance, rtol=1e-3, atol=1e-3)
+
+
+def test_log_prob_of_an_energy_that_knows_its_normaliser_is_exact_and_follows_a_bracket():
+    """The Gaussian of an untrained energy of 784 pixels, after the initial noise and in the data's units."""
+    shape, schedule = (1, 28, 28), NoiseSchedule.log_snr(4, 5.0, -5.0)
+    generator = torch.Generator().manual_seed(2)
+    shift, scale = torch.randn(shape, generator=generator), 0.1 + torch.rand(shape, generator=generator)
+    network = NoiseUNet(shape, 2, 4, unshuffle=2, dense_units=0)
+    energy = LevelEnergy(ResidualEnergy(network, Prior.gaussian(torch.full(shape, 0.4), 0.3)), schedule)
+    model = Model(energy, schedule, LevelSampler("mala", 1, 0.1), shift, scale)
+    a, sigma = float(schedule.a_cum[0]), float(schedule.sigma_cum[0])
+    law = torch.distributions.Normal((shift + scale * a * 0.4).double(), scale.double() * math.sqrt(a**2 * 0.3 + sigma**2))
+    x = (law.mean + law.stddev * torch.randn(5, *shape, generator=generator)).float()
+    with pytest.warns(RuntimeWarning, match="no bracket has verified it"):
+        claimed = model.log_prob(x)
+    torch.testing.assert_close(claimed, law.log_prob(x.double()).flatten(1).sum(-1), rtol=0, atol=5e-3)
+    claim = model.log_z().claim
+    model.use_log_z(LogZ(claim + 2, claim + 1.9, claim + 2.1, 0.05))
+    z = model.log_z()
+    assert (z.claim, z.correction, z.verdict) == (claim, pytest.approx(2), "ok")
+    torch.testing.assert_close(model.log_prob(x), claimed - 2)
 
 
 def test_log_prob_in_three_dimensions_by_a_bracket_as_the_error_says():

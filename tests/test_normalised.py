@@ -13,7 +13,7 @@ from springwell.errors import UserError
 from springwell.level import LevelSampler
 from springwell.noise import Noise
 from springwell.normalised import Focus, Normalised, Weights, classifier_loss, noise_target, normalised_losses
-from springwell.objectives import Recovery
+from springwell.objectives import Outcome, Recovery
 from springwell.schedule import NoiseSchedule
 from springwell.shapes import expand
 
@@ -21,9 +21,10 @@ NUM = 200_000
 
 
 class Mixture:
-    """log-density of x + sigma eps, x from two Gaussians on the line, with free parameters."""
+    """log-density of x + sigma eps, x from two Gaussians of ``dim`` dimensions, with free parameters."""
 
-    def __init__(self, weight: float = 0.2, centre: float = 3.0, width: float = 0.3, offset: float = 0.0):
+    def __init__(self, weight: float = 0.2, centre: float = 3.0, width: float = 0.3, offset: float = 0.0, dim: int = 1):
+        self.dim = dim
         self.logit = torch.tensor(math.log(weight / (1 - weight)), dtype=torch.float64, requires_grad=True)
         self.centre = torch.tensor(centre, dtype=torch.float64, requires_grad=True)
         self.log_width = torch.tensor(math.log(width), dtype=torch.float64, requires_grad=True)
@@ -35,28 +36,28 @@ class Mixture:
 
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
         first = torch.rand(num, 1, generator=generator, dtype=torch.float64) < torch.sigmoid(self.logit)
-        x = torch.where(first, self.centre, -self.centre)
-        return (x + self.log_width.exp() * torch.randn(num, 1, generator=generator, dtype=torch.float64)).detach()
+        x = torch.where(first, self.centre, -self.centre) / self.dim**0.5
+        return (x + self.log_width.exp() * torch.randn(num, self.dim, generator=generator, dtype=torch.float64)).detach()
 
     def __call__(self, y: Tensor, sigma: Tensor) -> Tensor:
-        sigma = sigma.view(-1, 1)
-        v = (2 * self.log_width).exp() + sigma**2
-        parts = [-((y - side * self.centre) ** 2) / (2 * v) - 0.5 * (2 * math.pi * v).log() for side in (1, -1)]
+        sigma = sigma.view(len(y), -1)
+        v, c = (2 * self.log_width).exp() + sigma**2, self.centre / self.dim**0.5
+        parts = [(-((y - side * c) ** 2) / (2 * v) - 0.5 * (2 * math.pi * v).log()).sum(-1) for side in (1, -1)]
         logs = [torch.nn.functional.logsigmoid(self.logit), torch.nn.functional.logsigmoid(-self.logit)]
         # slope is an error of normalisation that differs between levels: invisible in space.
-        return (torch.logaddexp(parts[0] + logs[0], parts[1] + logs[1]) + self.slope * sigma.log())[:, 0]
+        return torch.logaddexp(parts[0] + logs[0], parts[1] + logs[1]) + self.slope * sigma.log().mean(-1)
 
 
-def draws(num: int = NUM, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def draws(num: int = NUM, seed: int = 0, dim: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    x = Mixture().sample(num, generator)
+    x = Mixture(dim=dim).sample(num, generator)
     sigma = torch.exp(math.log(0.1) + math.log(100) * torch.rand(num, generator=generator, dtype=torch.float64))
-    return x, sigma, torch.randn(num, 1, generator=generator, dtype=torch.float64)
+    return x, sigma, torch.randn(num, dim, generator=generator, dtype=torch.float64)
 
 
-def gradient(energy: Mixture, term: str, limit: float = 0.0, groups: int = 50) -> tuple[Tensor, Tensor]:
+def gradient(energy: Mixture, term: str, limit: float = 0.0, groups: int = 50, num: int = NUM) -> tuple[Tensor, Tensor]:
     """Mean gradient ``[4]`` of a term of the loss, and its standard error."""
-    x, sigma, eps = draws()
+    x, sigma, eps = draws(num, dim=energy.dim)
     rows = []
     for part in torch.arange(len(x)).chunk(groups):
         if term == "classifier":
@@ -94,6 +95,19 @@ def test_wrong_weights_and_wrong_normalisation_are_seen(term: str) -> None:
     assert float(mean[0]) > 10 * float(error[0])
     mean, error = gradient(Mixture(offset=0.2), term)
     assert float(mean[3]) > 10 * float(error[3])
+
+
+@pytest.mark.parametrize("term", ["space", "noise", "total", "classifier"])
+@pytest.mark.parametrize(("dim", "num"), [(64, 20_000), (784, 8_000)])
+def test_the_truth_is_stationary_in_many_dimensions_and_nothing_else_is(dim: int, num: int, term: str) -> None:
+    mean, error = gradient(Mixture(dim=dim), term, num=num)
+    assert bool((mean.abs() <= 4.5 * error + 1e-12).all()), (mean, error)
+    mean, error = gradient(Mixture(width=0.4, dim=dim), term, num=num)
+    assert float(mean[2]) > 10 * float(error[2])
+    if term in ("space", "noise"):
+        # The weights of the modes are in few of so many numbers; these two terms tell them from few samples.
+        mean, error = gradient(Mixture(weight=0.5, dim=dim), term, num=num)
+        assert float(mean[0]) > 10 * float(error[0])
 
 
 def test_space_alone_is_blind_to_normalisation() -> None:
@@ -185,6 +199,22 @@ def test_the_objective_drops_what_the_network_drops() -> None:
     assert bool((found.loss != kept.space + kept.noise + 0.01 * kept.total).all())
 
 
+def test_chains_run_at_the_levels_that_the_noise_is_drawn_from() -> None:
+    """A focus moves both, so that the acceptance of a level is that of its own chains."""
+    asked: list[Tensor] = []
+
+    def recovery(x: Tensor, noise: Noise, t: Tensor) -> Outcome:
+        asked.append(t)
+        return Outcome(torch.zeros(len(x)), {"displacement": t.float(), "acceptance": t / 9})
+
+    loss_fn = Normalised(level_energy(), SCHEDULE, Weights(recovery=1.0), Focus(0.9, 0.3, 0.5), recovery)  # type: ignore[arg-type]
+    found = loss_fn(torch.randn(64, 2), Noise(0, torch.arange(64)), torch.arange(64) % 9).statistics
+    assert torch.equal(asked[0], found["level"])
+    assert not torch.equal(found["level"], torch.arange(64) % 9)
+    assert torch.equal(found["acceptance"], found["level"] / 9)
+    assert set(loss_fn.names) == set(found) - {"level"}
+
+
 def test_levels_are_balanced_by_their_errors() -> None:
     energy, x = level_energy(), torch.randn(900, 2)
     loss_fn = Normalised(energy, SCHEDULE, Weights(balance=1.0))
@@ -214,7 +244,9 @@ def test_what_cannot_work_is_said() -> None:
     with pytest.raises(UserError, match="has no initial noise"):
         Normalised(level_energy(), NoiseSchedule.t1k())
     fine = NoiseSchedule.log_snr(4, 31.0, -6.0)
-    with pytest.raises(UserError, match=r"starts at the noise 1.9e-07, at which float32 .* nats; use at least 8.4e-07"):
+    with pytest.raises(
+        UserError, match=r"starts at the noise 1.9e-07, at which float32 .* nats; set initial_noise to 8.4e-07 or more"
+    ):
         Normalised(LevelEnergy(level_energy().energy, fine), fine)
     with pytest.raises(UserError, match="no recovery objective is given"):
         Normalised(level_energy(), SCHEDULE, Weights(recovery=1.0))

@@ -42,6 +42,11 @@ def test_rows_of_the_papers_table(name):
     assert (config.training.adam_eps, config.training.idle_start, config.training.ema_warmup) == (1e-7, True, False)
 
 
+def test_the_papers_densities_are_of_dequantised_data_and_its_ablation_regresses_on_samples():
+    assert all(preset(name).images.dequantise for name in ("cifar10-t1k", "digits-t1k"))
+    assert preset("cifar10-t1k-dsm").objective.dsm_target == "sample"
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_valid_and_has_a_cost(name):
     config = preset(name)

@@ -148,6 +148,7 @@ def test_spread_levels_are_even_and_have_both_ends():
         (lambda: NoiseSchedule(torch.full((4,), 0.5), [True] * 3), "spring: is a list; give a tensor"),
         (lambda: NoiseSchedule.log_snr(3, high="a"), "log-SNR a ... -5.0: must be numbers that fall"),
         (lambda: NoiseSchedule.log_snr(3, -5, 5), "log-SNR -5 ... 5: must be numbers that fall"),
+        (lambda: NoiseSchedule.log_snr(3, 40), "log-SNR 40 ... -5.0: starts at the noise 2.1e-09, which"),
     ],
 )
 def test_what_a_schedule_cannot_be_made_of(make, words):

@@ -11,11 +11,14 @@ import pytest
 import torch
 
 from springwell.app.api import find, load
-from springwell.app.build import config_of
+from springwell.app.build import config_of, measurable_data
 from springwell.app.card import training_command, training_commands
 from springwell.app.cli import parse
+from springwell.app.cli.likelihood import likelihood_lines
 from springwell.app.presets import PRESETS, preset
 from springwell.errors import UserError
+from springwell.evaluation.likelihood import measure
+from springwell.likelihood import Settings
 from springwell.progress import Silent
 from springwell.store import zoo
 from springwell.store.run import Run
@@ -121,6 +124,23 @@ def test_a_model_that_ships_takes_newer_measures(ship, run, tmp_path, monkeypatc
     (measured / "likelihood.json").write_text("{}")
     with pytest.raises(UserError, match="was not written by `springwell likelihood`"):
         ship.ship(folder, "tiny", tmp_path / "zoo", "", measured)
+
+
+def test_a_bracket_ships_with_its_model_and_stands_on_its_card(ship, run, tmp_path, monkeypatch):
+    monkeypatch.setitem(PRESETS, "tiny", tiny())
+    model, settings = load(run), Settings(1.0, 4, 4, systems=4, chains=4)
+    record = json.loads(json.dumps(measure(model, measurable_data(model), settings, 20, burn=2).record))
+    (run / "likelihood.json").write_text(json.dumps(record))
+    folder = ship.ship(run, "tiny", tmp_path / "zoo")
+    assert json.loads((folder / "likelihood.json").read_text()) == record
+    assert (
+        "\n".join(["By `springwell likelihood`:", "", "```", *likelihood_lines(record), "```"])
+        in (folder / "README.md").read_text()
+    )
+    (run / "likelihood.json").write_text(json.dumps({**record, "weights": "0"}))
+    with pytest.raises(UserError, match="is of other weights"):
+        ship.ship(run, "tiny", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_ship_refuses(ship, run, tmp_path, monkeypatch):

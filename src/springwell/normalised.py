@@ -36,7 +36,8 @@ with sigma, and a logistic regression with logit f(y, sigma) - f(y, sigma') has 
 Of an energy that knows classes, f(y, sigma | c), every sample has its label c; a share of them, drawn anew at every step, is
 given none, so that one network learns the density of every class and that of all data (label dropout).
 
-Recovery likelihood (:class:`springwell.objectives.Recovery`) can be added: its chains lower f wherever they go and no data are.
+Recovery likelihood (:class:`springwell.objectives.Recovery`) can be added, on the levels that the noise is drawn from: its
+chains lower f wherever they go and no data are.
 
 References:
     Guth, Kadkhodaie, Simoncelli, "Learning normalized image densities via dual score matching", 2025.
@@ -49,7 +50,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -64,6 +65,8 @@ from springwell.schedule import NoiseSchedule
 from springwell.shapes import expand
 
 NoiseEnergy = Callable[[Tensor, Tensor], Tensor]
+# What training reports of every level, and what it reports of the chains of recovery likelihood.
+SCORES, CHAINS = ("score_error", "noise_error", "excess", "inner", "square"), ("displacement", "acceptance")
 # Share of the running mean of a level's error that one sample leaves.
 MEMORY = 0.99
 # Half the distance of float32 numbers around 1, and the change of log p by it, in nats, that is too much.
@@ -195,8 +198,6 @@ class Normalised:
         label_dropout: Share of samples whose label is withheld.
     """
 
-    names: ClassVar[tuple[str, ...]] = ("score_error", "noise_error", "excess", "inner", "square")
-
     energy: Any
     schedule: NoiseSchedule
     weights: Weights = field(default_factory=Weights)
@@ -213,11 +214,16 @@ class Normalised:
             raise UserError("schedule: has no initial noise, so its data have no density at level 0; set initial_noise")
         sigma, dim = float(self.energy.sigma[0]), math.prod(self.energy.energy.event_shape)
         if (error := dim**0.5 * ROUNDING / sigma) > MOST_ROUNDING:
-            least = f"use at least {dim**0.5 * ROUNDING / MOST_ROUNDING:.2g}"
+            least = f"set initial_noise to {dim**0.5 * ROUNDING / MOST_ROUNDING:.2g} or more"
             what = f"float32 rounds data of {dim} numbers so that log p changes by {error:.2g} nats"
             raise UserError(f"schedule: starts at the noise {sigma:.2g}, at which {what}; {least}")
         if self.weights.recovery and self.recovery is None:
             raise UserError(f"weights: recovery={self.weights.recovery:g}, but no recovery objective is given")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The statistics, in their order; chains have theirs."""
+        return (*SCORES, *CHAINS) if self.weights.recovery else SCORES
 
     def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None, label: Tensor | None = None) -> Outcome:
         noise = as_noise(noise, x)
@@ -236,10 +242,12 @@ class Normalised:
             other, _ = self.draw_noise(random_levels(num_levels, noise), noise.uniform(), x.dtype)
             y = x + expand(sigma, x) * eps
             loss = loss + self.weights.classifier * classifier_loss(f, y, sigma, other)
-        if self.weights.recovery and self.recovery is not None:
-            loss = loss + self.weights.recovery * self.recovery(x, noise, t).loss
         values = (losses.space, losses.noise, losses.excess, losses.inner, losses.square)
-        statistics = {name: value.detach() for name, value in zip(self.names, values, strict=True)}
+        statistics = {name: value.detach() for name, value in zip(SCORES, values, strict=True)}
+        if self.weights.recovery and self.recovery is not None:
+            recovered = self.recovery(x, noise, level)
+            loss = loss + self.weights.recovery * recovered.loss
+            statistics |= {name: recovered.statistics[name] for name in CHAINS}
         return Outcome(loss, {"level": level, **statistics})
 
     def draw_noise(self, t: Tensor, u: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -63,8 +63,10 @@ class Objective(Protocol):
 
     schedule: NoiseSchedule
     differentiated: EnergyFunction | None
-    names: ClassVar[tuple[str, ...]]
-    """The statistics, in their order; ``level`` comes beside them."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The statistics, in their order; ``level`` comes beside them."""
 
     def __call__(self, x: Tensor, noise: Noise | Generator, t: Tensor | None = None) -> Outcome:
         """The loss at data x ``[N, ...]``; t: levels ``[N]``, drawn uniformly if not given.

@@ -135,6 +135,9 @@ class NoiseSchedule:
         noise = torch.sigmoid(-torch.linspace(high, low, num_levels + 1, dtype=torch.float64)).sqrt()
         if initial_noise is not None:
             noise[0] = initial_noise
+        elif float(1 - noise[0] ** 2) == 1:
+            what = f"starts at the noise {float(noise[0]):.2g}, which float64 cannot tell from none"
+            raise UserError(f"log-SNR {high} ... {low}: {what}; start at 30 or less")
         if not noise[0] < noise[1]:
             raise UserError(f"initial noise {float(noise[0]):g}: must be below the noise of x_1, {float(noise[1]):.4f}")
         return cls.from_noise_levels(noise, top_spring)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from springwell.app.build import measurable_data
 from springwell.energy.labelled import Labelled, posterior
 from springwell.energy.prior import Prior
 from springwell.energy.residual import LevelEnergy, NoiseMLP, NoiseUNet, ResidualEnergy, know_classes
@@ -34,6 +35,11 @@ def energy(image: bool, num_classes: int = 3) -> ResidualEnergy:
 def model() -> Model:
     known = LevelEnergy(energy(False), SCHEDULE, ("cat", "dog", "7"))
     return Model(known, SCHEDULE, LevelSampler("mala", 2, 0.4 * SCHEDULE.sigma[1:].float()), event_shape=(2,))
+
+
+def test_data_of_all_classes_do_not_measure_one() -> None:
+    with pytest.raises(UserError, match="model: is given the class 'dog', and its data have all classes; measure the model"):
+        measurable_data(model().given("dog"))
 
 
 def points(image: bool = False) -> tuple[torch.Tensor, torch.Tensor]:

@@ -101,13 +101,14 @@ def test_noise_of_every_coordinate_adds_up_to_the_noise_of_all(dim: int) -> None
 
 
 def test_energy_is_the_residual_of_its_denoiser() -> None:
-    energy = stirred(gaussian_energy(2)).double()
+    energy, broad = stirred(gaussian_energy(2)).double(), 1.3
+    energy.broad_std.fill_(broad)
     y, sigma = torch.randn(5, 2, dtype=torch.float64), torch.full((5,), 0.2, dtype=torch.float64)
     s, v = sigma[:, None], 0.3 + sigma[:, None] ** 2
     b = -(y + 0.5) / v
     scaled = torch.stack([y / v.sqrt(), s * b], 1)
     out, head = energy.network(scaled, s.log())
-    kappa = 0.3 / v
+    kappa = broad**2 / (broad**2 + s**2)
     denoised = y + s**2 * b + s * kappa * out
     h = (kappa * torch.log1p(0.3 / s**2) * torch.tanh(head)).sum(-1)
     expected = gaussian_log_density(y, -0.5, v[:, 0]) + (s * b).square().sum(-1) / 2

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from springwell.app.cli.evaluate import evaluation_lines, level_lines
 from springwell.data.arrays import array_source
 from springwell.evaluation.calibration import calibrated, calibration, drift
 from springwell.level import LevelSampler
@@ -59,3 +60,15 @@ def test_both_are_written_down(data):
     assert found["calibration_levels"] == list(range(6))
     assert len(found["calibration"]) == len(found["calibration_standard_error"]) == 6
     assert found["drift_chains"] == 64
+
+
+def test_every_level_is_printed():
+    c = [round(0.9 + 0.01 * t, 4) for t in range(14)]
+    lines = level_lines({"calibration": c, "calibration_levels": [5 * t for t in range(14)]})
+    assert lines[0].startswith("c_t       levels 0 ... 55: 0.900 0.910 ")
+    assert lines[1] == "c_t       levels 60 ... 65: 1.020 1.030"
+    assert level_lines({}) == []
+    drifted = {"drift": 0.0, "drift_standard_error": 1.0, "drift_chains": 4, "drift_steps": 9, "calibration_num": 8}
+    measured = {"calibration": c, "calibration_levels": list(range(14)), "calibration_standard_error": c, **drifted}
+    plane = {"num_samples": 3, "mmd2": 0.0, "mmd2_null_95": 0.0, **measured}
+    assert evaluation_lines(plane)[-2:] == level_lines(measured)

@@ -107,6 +107,14 @@ def test_another_plan_starts_anew(tmp_path):
     assert not torch.equal(first["2"], other["2"])
 
 
+def test_one_step_per_level_is_the_guess_alone(tmp_path):
+    """As in the paper: the guess is the first step, and the size of the steps of a kernel matters from the second on."""
+    model = gaussian_model()
+    samples = [long_run(model, Plan((1, 2), 6, 0), steps_of(model, f), judge(model), tmp_path / str(f))[1] for f in (0.8, 0.4)]
+    assert torch.equal(samples[0]["1"], samples[1]["1"])
+    assert not torch.equal(samples[0]["2"], samples[1]["2"])
+
+
 def test_good_chains_pass_their_diagnosis_and_slow_ones_do_not(tmp_path):
     model = gaussian_model()
     # Two steps of 0.7 standard deviations of the conditional are near a quarter of a period, where draws are almost

@@ -66,7 +66,7 @@ def test_bits_bound_the_code_length_of_a_known_model():
 
 
 def test_data_without_density_and_out_of_range_are_refused():
-    with pytest.raises(UserError, match="no density"):
+    with pytest.raises(UserError, match="no density; dequantise them, or give the schedule an initial_noise"):
         log_volume(torch.zeros(1, 2), 1.0, 0.0, 0.1, False)
     with pytest.raises(UserError, match=r"values in \[0, 255\]; needs images in \[-1, 1\]"):
         check_range(torch.tensor([[0.0, 255.0]]), 1 / 127.5)

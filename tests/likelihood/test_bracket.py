@@ -84,7 +84,10 @@ def round_of(k, lower, **upper):
 def test_verdicts():
     assert judge([round_of(64, (0, 0.01), a=(0.02, 0.01), b=(0.03, 0.01))], 0.1)[0] == "ok"
     assert judge([round_of(64, (0, 0.01), a=(0.5, 0.01), b=(0.5, 0.01))], 0.1)[0] == "loose"
-    assert judge([round_of(64, (0, 0.01), a=(-0.3, 0.01), b=(0.02, 0.01))], 0.1)[0] == "crossed"
+    crossed = [round_of(64, (0, 0.01), a=(-0.3, 0.01), b=(0.02, 0.01))]
+    assert judge(crossed, 0.1)[0] == judge(crossed, 0.1, bounded=True)[0] == "crossed"
+    assert "unbounded" in judge(crossed, 0.1)[1]
+    assert "unbounded" not in judge(crossed, 0.1, bounded=True)[1]
     assert judge([round_of(64, (0, 0.01), a=(0.01, 0.01), b=(0.69, 0.01))], 0.1)[0] == "missed-mode-suspected"
     # A source that is not known to agree is no evidence of a mode, unless it is certainly farther than the nearest.
     assert judge([round_of(64, (0, 0.01), a=(0.01, 0.01), b=(0.3, 0.2))], 0.1)[0] == "loose"

@@ -43,6 +43,8 @@ def test_a_crossed_bracket_gives_a_model_its_lower_bound():
     assert found.verdict == "crossed"
     assert found.quoted == (found.lower.value, found.lower.standard_error, "lower bound")
     assert found.record()["log_z"] == found.lower.value
+    assert repr(found).startswith(f"<bracket, crossed: log Z {found.lower.value:.6g} ")
+    assert "a network whose output is unbounded may have put it there" in found.reason
     schedule = sw.NoiseSchedule.from_sigmas([0.5])
     model = sw.Model(lambda y, t: target(y), schedule, sw.LevelSampler("mala", 1, 0.1), event_shape=(2,))
     model.use_log_z(found)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import warnings
 
 import numpy as np
@@ -58,6 +59,10 @@ def test_likelihood_writes_what_log_density_reads(folder, out, capsys):
     z = model.log_z()
     assert (z.value, z.lower, z.verdict) == (stored["log_z"], stored["log_z_lower"], stored["verdict"])
     assert len(z.levels) == 3
+    # Beside the model, it is found without being named.
+    kept = shutil.copytree(folder, out / "kept")
+    shutil.copy(out / "likelihood.json", kept)
+    assert load(kept).log_z() == z
     points = evaluation_points(model, measurable_data(model), 40)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -173,6 +178,12 @@ def test_the_papers_estimate_and_bits_of_a_run(tmp_path, capsys, monkeypatch):
     assert code == 0
     assert [(found["model"], found["seed"]) for found in result["runs"]] == [("small-t1k", s) for s in range(3)]
     assert all(found["burn"] == 8 for found in result["runs"])
+    for line, found in zip(result["table"].splitlines()[-3:], result["runs"], strict=True):
+        # Beside the lower bound, which a crossed bracket quotes, stands Bennett's value itself.
+        bennett = found["bits_per_dim"] + (found["log_z_bennett"] - found["log_z"]) / (64 * math.log(2))
+        shown = [float(cell.split()[0]) for cell in line.split("|")[3:6]]
+        expected = [found["bits_per_dim_optimistic"], bennett, found["bits_per_dim_conservative"]]
+        assert shown == pytest.approx(expected, abs=6e-4)
     code, result, _ = run(capsys, "reproduce", "fig-logz", "--data", "small", "--scale", "0.04")
     assert code == 0
     assert set(result["steps"]) == {"0", "1", "4"}

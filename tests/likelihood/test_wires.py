@@ -5,8 +5,11 @@ import math
 import pytest
 import torch
 
+from springwell.app.cli.likelihood import likelihood_lines
 from springwell.data.source import DataSource
-from springwell.evaluation.likelihood import measure, settings_for
+from springwell.energy.prior import Prior
+from springwell.energy.residual import LevelEnergy, NoiseMLP, ResidualEnergy
+from springwell.evaluation.likelihood import _figures, measure, settings_for
 from springwell.evaluation.points import Measurable, evaluation_points
 from springwell.evaluation.scores import score
 from springwell.level import LevelSampler
@@ -43,6 +46,52 @@ def test_a_likelihood_is_of_held_out_data_and_its_chains_start_there():
     # The held-out point and its mirror image are equally likely: only the points tell them apart.
     assert float(found.points.x_0.mean()) > 0.4
     assert found.record["split"] == "test"
+
+
+def test_a_crossed_bracket_quotes_its_lower_bound_in_figures_and_lines():
+    model = gaussian_model()
+    settings = settings_for(model, 0.1, systems=4, chains=4, densities=4, budget=4)
+    found = measure(model, split_data(model), settings, 30, burn=1)
+    crossed = found.bracket._replace(verdict="crossed")
+    figures = _figures(model, found.points, crossed)
+    assert figures["nll"] == figures["nll_optimistic"] != _figures(model, found.points, found.bracket)["nll"]
+    assert figures["nll_standard_error_log_z"] == crossed.lower.standard_error
+    assert any("Bennett" in line for line in likelihood_lines(found.record))
+    assert found.record["num_classes"] == 0
+    assert "all classes together" in likelihood_lines({**found.record, "num_classes": 10})[0]
+    assert not any("Bennett" in line for line in likelihood_lines({**found.record, **figures, **crossed.record()}))
+
+
+def test_a_claim_is_the_exact_density_of_noisy_data_in_their_units():
+    """An untrained energy is the Gaussian of its prior: nats per point, written out, from what the energy claims."""
+    schedule, shift, scale = NoiseSchedule.log_snr(9, 4.0, -5.0), torch.tensor([1.0, -5.0, 0.0]), torch.tensor([0.1, 3.0, 20.0])
+    energy = LevelEnergy(ResidualEnergy(NoiseMLP(3, 2, 8, 1), Prior.gaussian(torch.full((3,), 0.4), 0.6)), schedule)
+    model = Model(energy, schedule, LevelSampler("mala", 1, 0.1), shift, scale)
+    settings = settings_for(model, 0.1, systems=4, chains=4, densities=4, budget=4)
+    found = measure(model, split_data(model), settings, 30, burn=1)
+    a, sigma = float(schedule.a_cum[0]), float(schedule.sigma_cum[0])
+    law = torch.distributions.Normal(shift + scale * a * 0.4, scale * math.sqrt(a**2 * 0.6 + sigma**2))
+    exact = -float(law.log_prob(shift + scale * found.points.x_0).sum(-1).double().mean())
+    assert found.record["nll_claimed"] == pytest.approx(exact, abs=1e-4)
+    assert found.record["claim"] == pytest.approx(-3 * math.log(float(schedule.scale[0])))
+
+
+def test_noisy_grey_values_cost_their_frequencies_under_the_exact_density():
+    """Independent pixels: g is a mixture of noisy grey values, and with the decoder -log of their frequencies is left."""
+    schedule, cell = NoiseSchedule.from_sigmas([0.3, 0.6, 0.9], 0.3), 2 / 3
+    generator = torch.Generator().manual_seed(0)
+    values = torch.multinomial(torch.tensor([0.7, 0.1, 0.05, 0.15]), 200 * 4, True, generator=generator).view(200, 1, 2, 2)
+    x, unit = cell * values - 1, torch.ones(1, 2, 2)
+    source = DataSource((1, 2, 2), lambda noise: x[: len(noise)], lambda noise: x[: len(noise)], 0 * unit, unit,
+                        num_held_out=50, cell=cell, rows=(85 * values).byte().numpy())  # fmt: skip
+    data = Measurable(source, False)
+    model = Model(lambda y, t: -y.flatten(1).sum(-1), schedule, LevelSampler("mala", 1, 0.1), event_shape=(1, 2, 2))
+    points, log_pi = evaluation_points(model, data, 50), data.frequencies()
+    a, sigma = float(schedule.a_cum[0]), float(schedule.sigma_cum[0])
+    law = torch.distributions.Normal(a * (cell * torch.arange(4).view(4, 1, 1, 1, 1).double() - 1), sigma)
+    log_g = (log_pi[:, None] + law.log_prob(points.x_0.double())).logsumexp(0).flatten(1).sum(-1)
+    exact = log_pi.gather(0, values[:50, 0].view(50, 2, 2)[:, None].view(50, 1, 2, 2)).flatten(1).sum(-1)
+    torch.testing.assert_close(log_g + points.log_volume, exact, rtol=1e-5, atol=1e-5)
 
 
 def test_chains_from_data_start_at_held_out_data():

@@ -12,6 +12,7 @@ from springwell.app.presets import preset
 from springwell.conditional import Conditional
 from springwell.errors import UserError
 from springwell.schedule import NoiseSchedule
+from springwell.store.run import Run
 from tests.training.tiny import train
 
 
@@ -19,7 +20,7 @@ def config(**fields):
     small = {"width": 32, "depth": 1, "num_features": 32, "num_levels": 12, "log_snr": (5.0, -6.0), "start": "ancestral"}
     often = {"iterations": 40, "batch": 64, "warmup": 5, "log_every": 10, "checkpoint_every": 10, "preview_every": 0}
     kinds = {"objective": "normalised", "network": "residual-mlp", "schedule": "log-snr", "kernel": "none"}
-    return with_fields(preset("rings"), **kinds, **{**small, **often, "lr": 3e-3, **fields})
+    return with_fields(preset("rings"), **{**kinds, **small, **often, "lr": 3e-3, **fields})
 
 
 def test_an_interrupted_run_ends_with_the_same_bits(tmp_path):
@@ -31,6 +32,16 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path):
     assert all(torch.equal(whole[name], pieces[name]) for name in whole)
     assert "energy.energy.prior.mean" in whole
     assert "energy.level_error" in whole
+
+
+def test_chains_finish_what_scores_began_and_their_steps_follow_their_acceptance(tmp_path):
+    """Steps that start far too short grow where chains are run, at the levels that the noise is drawn from."""
+    chains = {"recovery_weight": 0.1, "kernel": "mala", "num_steps": 2, "start": "data", "step_fraction": 0.05}
+    train(config(**chains, focus_share=0.5), tmp_path / "run")
+    lines = Run(tmp_path / "run").read_metrics()
+    assert all(0.3 < accepted <= 1 for line in lines for accepted in line["acceptance"] if accepted is not None)
+    first = 0.05 * load(tmp_path / "run").schedule.sigma[1:].float()
+    assert bool((torch.tensor(lines[-1]["step_size"]) > 1.2 * first).all())
 
 
 def test_the_claim_nears_quadrature_as_training_goes_on(tmp_path):

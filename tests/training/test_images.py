@@ -14,6 +14,7 @@ from springwell.app.config import with_fields
 from springwell.app.cost import estimate
 from springwell.errors import UserError
 from springwell.progress import Silent
+from tests.listener import Listener
 from tests.training.tiny import train
 
 from .tiny import changed
@@ -37,6 +38,16 @@ def assert_close(first, second, tolerance):
     for name, value in first.items():
         difference = (second[name] - value).abs().max()
         assert difference < tolerance, f"{name}: {difference:.2g}"
+
+
+@pytest.mark.parametrize(("dequantise", "initial_noise"), [(False, 0.0), (True, 0.0), (False, None)])
+def test_data_without_a_density_are_named(tmp_path, dequantise, initial_noise):
+    """Grey values need to be dequantised or noisy; a ladder's own initial noise is enough."""
+    config, reporter = with_fields(tiny_digits(), dequantise=dequantise, initial_noise=initial_noise), Listener()
+    train(config, tmp_path / "run", "cpu", reporter, stop_after=1)
+    warned = [line for line in reporter.said if "have no density" in line]
+    assert bool(warned) == (not dequantise and initial_noise == 0)
+    assert all("(option dequantise) or add noise (option initial_noise)" in line for line in warned)
 
 
 def test_resumed_is_bit_identical(tmp_path):

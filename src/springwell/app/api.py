@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from springwell.app.build import build_model, build_task, network_notes, with_classes
+from springwell.app.build import build_model, build_task, data_notes, network_notes, with_classes
 from springwell.app.card import write_card
 from springwell.app.config import Config, did_you_mean, from_dict, to_dict, with_fields
 from springwell.app.presets import preset, recipe_for
@@ -169,7 +169,7 @@ def train_run(
         if not isinstance(init_from, (str, Path)):
             raise UserError(f"init_from: is {kind_of(init_from)}; give a Model, or the path or name of one")
         init_from = load(init_from, network, warn=reporter.warn)
-    for note in () if network is None else network_notes(network):
+    for note in (*data_notes(config, data), *(() if network is None else network_notes(network))):
         reporter.warn(note)
     task = build_task(config, data, network, init_from)
     if accelerator.is_main_process:

@@ -232,6 +232,13 @@ def check_network(network: nn.Module, event_shape: tuple[int, ...], num_levels: 
         raise UserError("network: has no parameters that require a gradient; give it some, or call network.requires_grad_()")
 
 
+def data_notes(config: Config, data: DataSource) -> Iterator[str]:
+    """Lines about data whose likelihood no model can have."""
+    if data.cell and not config.images.dequantise and float(build_schedule(config).sigma_cum[0]) == 0:
+        what = "grey values have no density, and these are neither dequantised nor noisy"
+        yield f"{config.data}: {what}; for likelihoods, spread them (option dequantise) or add noise (option initial_noise)"
+
+
 def network_notes(network: nn.Module) -> Iterator[str]:
     """Lines about layers whose output in training depends on more than y and t."""
     kinds = {type(module).__name__: module for module in network.modules()}
@@ -279,6 +286,9 @@ def config_of(model: Model) -> Config:
 
 def measurable_data(model: Model, reporter: Reporter = SILENT) -> Measurable:
     """The data that a model is measured on, not augmented, and dequantised if they would have no density otherwise."""
+    if model.label:
+        kept = "measure the model itself, or give data of that class alone to springwell.evaluation.likelihood.measure"
+        raise UserError(f"model: is given the class {model.label!r}, and its data have all classes; {kept}")
     images = config_of(model).images
     images = replace(images, flip=False, dequantise=images.dequantise or must_dequantise(model))
     data = open_model_data(model, images, reporter)

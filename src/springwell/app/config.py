@@ -416,13 +416,16 @@ class Config(_Task):
             12
         """
         sampler = self.sampler
-        if self.objective.objective in ("dsm", "normalised") or sampler.num_steps == 0:
-            return 2
+        scores = 2 * (self.objective.objective in ("dsm", "normalised"))
+        if scores and not getattr(self.objective, "recovery_weight", 0.0):
+            return scores
+        if sampler.num_steps == 0:
+            return 2 + scores
         jumps = -(-sampler.num_steps // STEPS_PER_JUMP) if sampler.jump_proposals else 0
         chain = sampler.num_steps * sampler.num_leapfrog
         chain += max(1, jumps) if sampler.kernel != "langevin" else 0
         chain += sampler.start == "denoised"
-        return chain + jumps * (sampler.jump_proposals + 1) + 1
+        return chain + jumps * (sampler.jump_proposals + 1) + 1 + scores
 
 
 def _check_training(config: Config) -> None:

@@ -375,12 +375,13 @@ def bracket(path: Path, found: Bracket, title: str = "") -> Path:
     for (name, values, style), colour in zip(bounds, colours[along_noise:], strict=False):
         errors = [e.standard_error for e in values]
         left.errorbar(ks, [e.value for e in values], errors, fmt=style, color=colour, ms=4, lw=1, elinewidth=0.7, label=name)
-    left.axhspan(found.value - found.standard_error, found.value + found.standard_error, color="0.88", zorder=0)
+    quoted, error, name = found.quoted
+    left.axhspan(quoted - error, quoted + error, color="0.88", zorder=0)
     left.set_xscale("log", base=2)
     left.set_xticks(ks, [str(k) for k in ks])
     left.minorticks_off()
     left.margins(x=0.2, y=0.3)
-    left.set(xlabel="intermediate densities (grey: Bennett's estimate)", title="bounds of log Z (nats)")
+    left.set(xlabel=f"intermediate densities (grey: {name})", title="bounds of log Z (nats)")
     shown = dict(zip(found.log_weights, (colours[0], *colours[2:]), strict=False))
     low, high = (float(v) for v in torch.cat([w.flatten() for w in found.log_weights.values()]).aminmax())
     for name, colour in shown.items():

@@ -149,6 +149,7 @@ def _figures(model: Model, points: Points, found: Bracket) -> dict[str, Any]:
         "iteration": model.iteration,
         "weights": model.fingerprint(),
         "num_images": len(f),
+        "num_classes": len(model.classes),
         "dim": dim,
         "initial_noise": float(model.schedule.sigma_cum[0]),
         "cell": points.cell,

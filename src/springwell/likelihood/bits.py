@@ -57,7 +57,8 @@ def log_volume(x_0: Tensor, a: float, sigma: float, cell: float, dequantised: bo
     dim = x_0[0].numel()
     if sigma == 0:
         if not dequantised:
-            raise UserError("bits per dimension: data are neither dequantised nor noisy, so they have no density")
+            what = "data are neither dequantised nor noisy, so they have no density"
+            raise UserError(f"bits per dimension: {what}; dequantise them, or give the schedule an initial_noise")
         return torch.full((len(x_0),), dim * math.log(cell), dtype=torch.float64, device=x_0.device)
     rows = []
     values = torch.linspace(-1, 1, round(2 / cell) + 1, dtype=torch.float64, device=x_0.device)

@@ -177,7 +177,8 @@ class Bracket(NamedTuple):
     along_noise: bool = False
 
     def __repr__(self) -> str:
-        value = f"log Z {self.value:.6g} +- {self.standard_error:.2g} nats"
+        found, error, name = self.quoted
+        value = f"log Z {found:.6g} +- {error:.2g} nats ({name})"
         bounds = f"bounds {self.lower.value:.6g} and {self.highest.value:.6g}"
         return f"<bracket, {self.verdict}: {value}, {bounds}; {self.reason}>"
 
@@ -245,17 +246,16 @@ class Bracket(NamedTuple):
         }
 
 
-def judge(rounds: Sequence[Round], tolerance: float) -> tuple[str, str]:
-    """The verdict on the last round, and its reason."""
+def judge(rounds: Sequence[Round], tolerance: float, bounded: bool = False) -> tuple[str, str]:
+    """The verdict on the last round, and its reason; a log-density that is known to be ``bounded`` hides no mass far out."""
     last = rounds[-1]
     gaps = {source: last.gap(source) for source in last.upper}
     for source, (gap, error) in gaps.items():
         if gap < -CERTAIN * error or gap < -max(tolerance, LIKELY * error):
             below = f"the upper bound from {source} is {-gap:.3g} +- {error:.2g} nats below the lower bound"
-            found = (
-                "annealing finds mass where these chains do not go; a network whose output is unbounded may have put it there"
-            )
-            return "crossed", f"{below}: {found}"
+            found = "annealing finds mass where these chains do not go"
+            unbounded = "" if bounded else "; a network whose output is unbounded may have put it there"
+            return "crossed", f"{below}: {found}{unbounded}"
     good = [s for s, (gap, error) in gaps.items() if abs(gap) + 2 * error <= tolerance]
     bad = [s for s, (gap, error) in gaps.items() if s not in good and gap - CERTAIN * error > min(g for g, _ in gaps.values())]
     widest = max(gaps, key=lambda s: abs(gaps[s][0]))
@@ -332,7 +332,7 @@ def bracket(
         }
         upper = {name: estimate(found, True) for name, found in reverse.items()}
         rounds.append(Round(k, estimate(forward), estimate(smc), upper))
-        verdict, reason = judge(rounds, settings.tolerance)
+        verdict, reason = judge(rounds, settings.tolerance, bounded=not annealed)
         gap, error = max((rounds[-1].gap(name) for name in sources), key=lambda pair: abs(pair[0]))
         job.reporter.say(f"{k} densities: widest gap {gap:.3g} +- {error:.2g} nats, {verdict}")
         if verdict == "ok" or 2 * k > settings.budget:

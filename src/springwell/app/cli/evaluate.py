@@ -209,7 +209,7 @@ def evaluation_lines(result: dict[str, Any]) -> list[str]:
             lines.append(f"copies    {share} are nearer to one of {result['num_train']:,} {than}")
         accepted = result["acceptance"]
         lines.append(f"accepted  {min(accepted):.2f} ... {max(accepted):.2f} over {len(accepted)} levels, {n} chains")
-        return lines + calibration_lines(result)
+        return lines + calibration_lines(result) + level_lines(result)
     if "kl" in result:
         how = f"quadrature, error of log Z about {result['log_z_error']:.1e}"
         lines.append(f"kl        {result['kl']:.4f} nats   KL(data at level 0 || model), {how}")
@@ -221,7 +221,7 @@ def evaluation_lines(result: dict[str, Any]) -> list[str]:
     if "modes" in result:
         off = f"{100 * result['off_support']:.1f} % of {n} samples off the support (of the data: 0.1 %)"
         lines.append(f"modes     {result['modes_covered']} of {result['modes']} covered; {off}")
-    return lines + calibration_lines(result)
+    return lines + calibration_lines(result) + level_lines(result)
 
 
 def calibration_lines(result: dict[str, Any]) -> list[str]:
@@ -238,6 +238,13 @@ def calibration_lines(result: dict[str, Any]) -> list[str]:
         f"c_t       {ends}   1 where the score has the right length; {of}",
         f"drift     {result['drift']:+.2f} +- {result['drift_standard_error']:.2f} nats   of mean f at level 0; {chains}",
     ]
+
+
+def level_lines(result: dict[str, Any], row: int = 12) -> list[str]:
+    """Returns the calibration of every level, some levels to a line."""
+    pairs = list(zip(result.get("calibration_levels", []), result.get("calibration", []), strict=True))
+    parts = [pairs[i : i + row] for i in range(0, len(pairs), row)]
+    return [f"c_t       levels {part[0][0]} ... {part[-1][0]}: {' '.join(f'{c:.3f}' for _, c in part)}" for part in parts]
 
 
 def quality_lines(found: dict[str, Any]) -> list[str]:

@@ -104,7 +104,8 @@ def likelihood_lines(r: dict[str, Any]) -> list[str]:
         error = f"and +- {r[f'{name}_standard_error_data']:.4f} of the data"
         return f"{low} (log Z from below, optimistic) ... {high} (from above, {above}), {error}"
 
-    what = f"{r['num_images']} {r['split']} {'images' if r['quantised'] else 'points'}"
+    together = ", all classes together" if r.get("num_classes") else ""
+    what = f"{r['num_images']} {r['split']} {'images' if r['quantised'] else 'points'}{together}"
     if r["quantised"]:
         how = f"{round(2 / r['cell']) + 1} grey values{', dequantised' if r['dequantised'] else ''}"
         noise = f", initial noise {r['initial_noise']:.3g}" if r["initial_noise"] else ""
@@ -133,8 +134,9 @@ def _bounds(r: dict[str, Any]) -> list[str]:
         gap = r["gap"][source]
         note = f"{back} from {source}, if that has converged; gap {gap['nats']:.3f} +- {gap['standard_error']:.3f} nats"
         lines.append(line("log Z <=", e, note))
-    between = {"value": r["log_z_bennett"], "standard_error": r["log_z_bennett_standard_error"]}
-    lines.append(line("log Z  =", between, "Bennett's estimate between them; no bound"))
+    if r["log_z_quoted"] == "Bennett":
+        between = {"value": r["log_z_bennett"], "standard_error": r["log_z_bennett_standard_error"]}
+        lines.append(line("log Z  =", between, "Bennett's estimate between them; no bound"))
     if r.get("claim") is not None:
         correction = f"the bracket's {r['log_z_quoted']} is {r['log_z'] - r['claim']:+.3f} nats from it"
         lines.append(f"{'log Z  =':<10}{r['claim']:.3f} nats   what the model claims; {correction}")
