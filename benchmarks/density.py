@@ -7,8 +7,8 @@ r"""Bits per dimension of held-out images after equal CPU time, beside normalizi
 Every number bounds the same thing from above: the mean of -log2 P(b) / D over the test images, P the probability of an image
 of grey values b. Each method trains for --minutes of the CPU time of one thread.
 
-springwell   The recipe of the preset DATA-density without --init-from; the pace of its first iterations says how many fit. P
-             is bounded by the initial noise and the decoder (springwell.likelihood.decoder). The value is that of the bracket
+springwell   The preset DATA-density, or the one that it begins with; the pace of its first iterations says how many fit. P is
+             bounded by the initial noise and the decoder (springwell.likelihood.decoder). The value is that of the bracket
              by `springwell likelihood`, which is not part of the training time; `claim` takes log Z as the model believes it.
 zuko         A masked autoregressive flow, as Papamakarios, Pavlakou and Murray (2017) have it for MNIST: 5 transforms, 1,024
              hidden units, batch 100, on logit(1e-6 + (1 - 2e-6) y / V). For 8 x 8 digits, a neural spline flow with zuko's own
@@ -53,7 +53,7 @@ from torch import Tensor, nn
 from springwell.app.api import load, train_run
 from springwell.app.build import measurable_data
 from springwell.app.config import Config, with_fields
-from springwell.app.presets import preset
+from springwell.app.presets import TABLE, preset
 from springwell.data.options import ImageOptions
 from springwell.data.source import open_data
 from springwell.evaluation.likelihood import measure, settings_for
@@ -151,14 +151,9 @@ def paced(config: Config, minutes: float) -> Config:
     return with_fields(config, iterations=iterations, warmup=min(config.training.warmup, iterations // 5))
 
 
-def from_nothing(name: str) -> Config:
-    """The recipe of DATA-density, for weights that begin at random."""
-    start = {"digits": "digits-density", "mnist": "mnist-density-start", "fashion-mnist": "mnist-density-start"}[name]
-    return with_fields(preset(start), data=name, **({"atoms": ((-1.0, -1.0),)} if name == "fashion-mnist" else {}))
-
-
 def run_springwell(name: str, images: Images, options: Options) -> dict[str, Any]:
-    config = with_fields(from_nothing(name), data_root=options.data_root, seed=options.seed)
+    recipe = TABLE[f"{name}-density"].begins_with or f"{name}-density"
+    config = with_fields(preset(recipe), data_root=options.data_root, seed=options.seed)
     config = paced(config, options.minutes)
     with tempfile.TemporaryDirectory() as folder:
         clock = Clock(options.minutes)
@@ -181,7 +176,7 @@ def run_springwell(name: str, images: Images, options: Options) -> dict[str, Any
         "reason": record["reason"],
         "minutes": minutes,
         "iterations": config.training.iterations,
-        "what": f"{name}-density from nothing, {config.training.iterations:,} iterations",
+        "what": f"{recipe}, {config.training.iterations:,} iterations",
     }
 
 

@@ -241,10 +241,9 @@ TABLE: dict[str, Preset] = {
         "mnist-density-start",
     ),
     "fashion-mnist-density": Preset(
-        with_fields(_DENSITY, data="fashion-mnist", atoms=((-1.0, -1.0),), iterations=20_000, lr=1e-3, ema=0.9995),
-        "Fashion-MNIST by an energy that knows its normaliser, for densities: with --init-from fashion-mnist-cond.",
-        37,
-        "fashion-mnist-cond",
+        with_fields(_DENSITY, data="fashion-mnist", atoms=((-1.0, -1.0),)),
+        "Fashion-MNIST by an energy that knows its normaliser, for densities.",
+        22,
     ),
     "mnist-cond-start": Preset(
         with_fields(_DENSITY, classes=_DIGITS, **_COARSE, iterations=40_000, ema=0.9995),
