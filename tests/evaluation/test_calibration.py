@@ -47,6 +47,19 @@ def test_a_constant_level_is_compared_with_the_noise_it_has(data):
     assert bool(((found.value - expected).abs() <= 4.5 * found.standard_error).all())
 
 
+def test_a_level_without_noise_has_no_calibration(data):
+    schedule = NoiseSchedule.from_sigmas([0.5, 0.7, 0.9])
+    assert float(schedule.sigma_cum[0]) == 0
+
+    def energy(y, t):
+        return -y.square().sum(-1) / (2 * schedule.scale[t].float() ** 2)
+
+    bare = Model(energy, schedule, LevelSampler("mala", 5, 0.3), shift=torch.ones(3), scale=torch.full((3,), 2.0))
+    found = calibration(bare, data, 2000)
+    assert found.levels == [1, 2]
+    assert bool(((found.value - 1).abs() <= 4.5 * found.standard_error).all())
+
+
 def test_chains_drift_only_where_level_0_is_not_the_datas_law(data):
     still, moving = (drift(model(steepness), data, 512) for steepness in (1.0, 1.5))
     assert abs(still["drift"]) < 4 * still["drift_standard_error"]

@@ -49,7 +49,7 @@ class Calibration(NamedTuple):
 
 
 def calibration(model: Model, data: DataSource, num: int = 256, seed: int = 0) -> Calibration:
-    """c_t of every level, at held-out data; of many levels, of some that are evenly spread.
+    """c_t of every level that has noise, at held-out data; of many levels, of some that are evenly spread.
 
     Args:
         model: The model.
@@ -61,7 +61,7 @@ def calibration(model: Model, data: DataSource, num: int = 256, seed: int = 0) -
     noise = Noise(seed, torch.arange(num, device=model.device), Stream.CALIBRATION)
     x, batch = data.held_out(noise), model.automatic_batch()
     values, errors = [], []
-    levels = spread_levels(schedule.num_levels, MOST_LEVELS)
+    levels = [level for level in spread_levels(schedule.num_levels, MOST_LEVELS) if float(schedule.sigma_cum[level])]
     for level in levels:
         t, eps = torch.full((num,), level, device=model.device), noise.normal(*model.event_shape)
         scale, sigma = schedule.scale[level], schedule.sigma_cum[level]
