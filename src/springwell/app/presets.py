@@ -177,8 +177,6 @@ _DIGITS = tuple("0123456789")
 _CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot")
 # Classes of images differ where the noise hides what they have in common.
 _COARSE = {"focus_share": 0.7, "focus_sigma": 3.0}
-# Strokes have their edges where it is less.
-_STROKES = {"focus_share": 0.7, "focus_sigma": 0.4, "focus_width": 1.2}
 _CLASSES = {"two_moons": 2, "rings": 4, "pinwheel": 5}
 _CHURCH, _BEDROOM = "lsun/church_outdoor", "lsun/bedroom"
 
@@ -245,17 +243,11 @@ TABLE: dict[str, Preset] = {
         "Fashion-MNIST by an energy that knows its normaliser, for densities.",
         22,
     ),
-    "mnist-cond-start": Preset(
+    "mnist-cond": Preset(
         with_fields(_DENSITY, classes=_DIGITS, **_COARSE, iterations=40_000, ema=0.9995),
-        "MNIST by a density for every digit: with --init-from mnist-density. What mnist-cond begins from.",
+        "MNIST by a density for every digit, and one for all, in one network: with --init-from mnist-density.",
         70,
         "mnist-density",
-    ),
-    "mnist-cond": Preset(
-        with_fields(_DENSITY, classes=_DIGITS, **_STROKES, iterations=12_000, lr=1e-3, ema=0.9995),
-        "MNIST by a density for every digit, and one for all, in one network: with --init-from a finished mnist-cond-start.",
-        20,
-        "mnist-cond-start",
     ),
     "fashion-mnist-cond": Preset(
         with_fields(
