@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from contextlib import contextmanager
 
 import numpy as np
@@ -14,6 +15,7 @@ from springwell.evaluation.points import Measurable
 from springwell.likelihood.annealed import Estimate, plain_path
 from springwell.likelihood.bracket import Round, Settings, bennett, bracket, judge
 from springwell.likelihood.quadrature import normaliser
+from springwell.noise import Noise, Stream
 from springwell.progress import Bar, Silent
 from springwell.store.parts import Parts
 from tests.likelihood.targets import Mixture, noise, ring
@@ -245,3 +247,20 @@ def test_batches_change_nothing_even_if_a_system_is_larger_than_one():
     for part in ("forward", "smc"):
         assert getattr(one.rounds[-1], part).value == pytest.approx(getattr(other.rounds[-1], part).value)
     assert one.value == pytest.approx(other.value)
+
+
+def test_every_walk_of_every_round_has_streams_of_its_own(monkeypatch):
+    """16 streams for each number of densities, beside those of the pilot; walks of other rounds use other numbers."""
+    used = []
+
+    def recorded(seed, index, stream, **options):
+        used.append(int(stream) - Stream.BRACKET)
+        return Noise(seed, index, stream, **options)
+
+    monkeypatch.setattr(sys.modules["springwell.likelihood.bracket"], "Noise", recorded)
+    target, s = Mixture(ring(3, 1.0), 0.5), settings(1e-9, chains=8, densities=4, budget=16, systems=4)
+    found = bracket(plain_path(target, (2,)), {"a": target.sample(s.num, 1), "b": target.sample(s.num, 2)}, s)
+    densities = [r.num_densities for r in found.rounds]
+    assert densities == [4, 8, 16]
+    # The pilot; then SMC with what it resamples by, forward walks, and a walk from each source.
+    assert used == [0, *(16 * k + stream for k in densities for stream in (0, 8, 1, 2, 3))]
