@@ -1,6 +1,8 @@
 """The generator: its published outputs, its laws, and what it depends on."""
 
 import ast
+import contextlib
+import inspect
 import itertools
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import torch
 from scipy import stats
 
 import springwell
+import springwell.applications
+import springwell.likelihood
 from springwell import noise as noise_module
 from springwell.applications.batches import _STREAMS
 from springwell.errors import UserError
@@ -266,3 +270,16 @@ def test_the_table_keeps_its_numbers():
 def test_the_index_of_samples_is_a_tensor():
     with pytest.raises(UserError, match=r"^index: is an int; give the number of every sample, such as torch.arange\(16\)$"):
         Noise(0, 3)
+
+
+def test_a_seed_that_nobody_gives_is_zero():
+    """Whatever is public and has a default seed, so that two calls with the same arguments draw the same numbers."""
+    defaults = {}
+    for package in (springwell, springwell.applications, springwell.likelihood):
+        for name in package.__all__:
+            with contextlib.suppress(TypeError, ValueError, KeyError):
+                defaults[name] = inspect.signature(getattr(package, name)).parameters["seed"].default
+            if name in defaults and defaults[name] is inspect.Parameter.empty:
+                del defaults[name]
+    assert {"Draws", "Settings", "tune_steps"} <= set(defaults)
+    assert set(defaults.values()) == {0}, defaults
