@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from springwell.app.cli.likelihood import LikelihoodCommand
 from springwell.errors import UserError
 from springwell.evaluation.likelihood import Work, measure
 from springwell.evaluation.points import Measurable
@@ -265,3 +266,10 @@ def test_every_walk_of_every_round_has_streams_of_its_own(monkeypatch):
     assert densities == [4, 8, 16]
     # The pilot; then SMC with what it resamples by, forward walks, and a walk from each source.
     assert used == [0, *(16 * k + stream for k in densities for stream in (0, 8, 1, 2, 3))]
+
+
+def test_the_library_and_the_command_begin_with_the_same_round_and_end_at_their_budgets():
+    library, command = Settings(0.1), LikelihoodCommand("model")
+    assert (library.densities, library.seed) == (command.densities, command.seed)
+    # Rounds double: the fifth one of the library and the third one of the command are the budget.
+    assert (library.budget, command.budget) == (2**4 * library.densities, 2**2 * library.densities)
