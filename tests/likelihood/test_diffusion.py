@@ -12,7 +12,7 @@ from springwell.energy.prior import Prior
 from springwell.energy.residual import LevelEnergy, ResidualEnergy
 from springwell.likelihood.annealed import Plan, Walkers, estimate, log_mean
 from springwell.likelihood.bracket import PILOT_CHAINS, Settings, bracket
-from springwell.likelihood.diffusion import Moves, NoisePath, denoising_walk, noising_walk, point
+from springwell.likelihood.diffusion import Moves, NoisePath, denoising_walk, noising_walk, normal_log_density, point
 from springwell.noise import Noise, Stream
 from springwell.samplers import hmc
 from springwell.schedule import NoiseSchedule
@@ -273,3 +273,10 @@ def test_along_the_noise_every_row_of_a_source_has_a_system_and_noise_of_its_own
             # 12 rows are 96 chains, in batches of at most 64.
             expected += [(stream, 8 * 8), (stream + 8, 8), (stream, 4 * 8), (stream + 8, 4)]
     assert walks == expected
+
+
+@pytest.mark.parametrize("std", [torch.tensor([0.5, 2.0, 1.0]), 0.7])
+def test_the_density_of_a_hop_is_that_of_independent_normals(std: Tensor | float) -> None:
+    x, mean = Noise(0, torch.arange(5)).normal(3), torch.tensor([0.0, 1.0, -1.0])
+    expected = torch.distributions.Normal(mean.double(), torch.as_tensor(std).double()).log_prob(x.double()).sum(-1)
+    torch.testing.assert_close(normal_log_density(x, mean, std), expected, rtol=1e-5, atol=1e-5)
