@@ -213,6 +213,20 @@ def test_a_mixture_of_noises_is_their_weighted_sum_and_that_of_uniforms_goes_thr
     assert torch.equal(found[2], b[2])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_mixture_of_one_source_has_the_bits_of_its_numbers(dtype):
+    """Through the normal law and back, most of so many numbers would be rounded."""
+
+    def sources():
+        return [Noise(seed, torch.arange(2), dtype=dtype) for seed in (1, 2)]
+
+    mixed, (first, second) = MixedNoise(sources(), torch.eye(2, dtype=dtype)), sources()
+    for draw in (lambda noise: noise.normal(1000), lambda noise: noise.uniform(1000)):
+        found, one, two = draw(mixed), draw(first), draw(second)
+        assert torch.equal(found[0], one[0])
+        assert torch.equal(found[1], two[1])
+
+
 def test_numbers_are_splitmix64_of_seed_stream_and_index():
     """By integers without bounds: seeds, streams and samples keep their numbers from one version to the next."""
     golden, num_words = 0x9E3779B97F4A7C15, 1 << 64
