@@ -10,7 +10,7 @@ toy          time to a KL on the checkerboard against ebmkit and torchebm, cost 
 images       an iteration of the paper's network against bare gradients
 authors      an iteration of the paper's network against the authors' TensorFlow code, whose folder SPRINGWELL_AUTHORS names
 samplers     effective samples per gradient and per second against blackjax
-density      densities against zuko and normflows
+density      densities against zuko and normflows; hours, also with --quick, unless its --out has finished cells
 likelihood   gradients for an error of log Z against ebmkit and blackjax
 tables       held-out log-density of tables against mixtures, kernels and flows
 inception    features per second, which FID is made of
@@ -112,7 +112,7 @@ def page(found: dict[str, str]) -> str:
         f"- {', '.join(versions())}",
     ]
     if missing := [name for name in QUICK if name not in found]:
-        lines.append(f"- Not run: {', '.join(missing)}")
+        lines.append(f"- Not run: {', '.join(missing)}. `python -m benchmarks NAME --add` runs one and keeps the rest.")
     for name in QUICK:
         if name in found:
             lines += ["", f"## {name}", "", found[name]]
