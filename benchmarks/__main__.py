@@ -2,13 +2,15 @@
 
     python -m benchmarks                            # all; needs pip install 'springwell[bench,bench-tf]'; hours
     python -m benchmarks toy samplers --quick       # some, at a size that takes minutes
+    python -m benchmarks toy --add                  # one; the page keeps what it has of the others
+    python -m benchmarks density --add -- --minutes 30 --data mnist         # one with its own options
     python -m benchmarks --list
 
 toy          time to a KL on the checkerboard against ebmkit and torchebm, cost and memory of a chain
 images       an iteration of the paper's network against bare gradients
 authors      an iteration of the paper's network against the authors' TensorFlow code, whose folder SPRINGWELL_AUTHORS names
 samplers     effective samples per gradient and per second against blackjax
-density      densities against zuko and normflows
+density      densities against zuko and normflows; hours, also with --quick, unless its --out has finished cells
 likelihood   gradients for an error of log Z against ebmkit and blackjax
 tables       held-out log-density of tables against mixtures, kernels and flows
 inception    features per second, which FID is made of
@@ -18,7 +20,8 @@ gradients    a gradient and a step of a chain of a small network, by the batch
 load         small commands beside busy processes, by the number of threads
 
 Every benchmark is a process of its own, so that none inherits the threads, the memory or the compiled code of another; contests
-take turns within one benchmark. The page has the versions, the threads and the load of the machine before and after.
+take turns within one benchmark. The page has the versions and the threads of the last run, and for every benchmark the command
+that made it and the load of the machine before and after.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -54,26 +59,32 @@ PACKAGES = ("springwell", "torch", "numpy", "ebmkit", "torchebm", "blackjax", "j
 
 
 class Ran(NamedTuple):
-    """What became of a benchmark."""
+    """What became of a benchmark: its exit code and its section of the page, in Markdown."""
 
-    name: str
-    command: str
-    seconds: float
-    load: tuple[float, float]
     code: int
-    out: str
+    section: str
 
 
-def run(name: str, quick: bool) -> Ran:
+def run(name: str, words: list[str]) -> Ran:
     """Runs one benchmark in a process of its own."""
-    words = [*(QUICK[name] if quick else [])]
     command = [sys.executable, str(FOLDER / f"{name}.py"), *words]
     began, before = time.monotonic(), os.getloadavg()[0]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     # Progress goes to stderr, and so does the reason of a failure.
     out = ended.stdout if ended.returncode == 0 else ended.stdout + ended.stderr
-    said = " ".join(["python", f"benchmarks/{name}.py", *words])
-    return Ran(name, said, time.monotonic() - began, (before, os.getloadavg()[0]), ended.returncode, out.strip())
+    said = shlex.join(["python", f"benchmarks/{name}.py", *words])
+    state = "" if ended.returncode == 0 else f"; it ended with code {ended.returncode}"
+    load = f"load {before:.1f} before and {os.getloadavg()[0]:.1f} after"
+    about = f"`{said}`: {time.monotonic() - began:.0f} s, {load}{state}"
+    # Rows of a table are Markdown already.
+    shown = out.strip() if out.startswith("|") else f"```text\n{out.strip()}\n```"
+    return Ran(ended.returncode, f"{about}\n\n{shown}")
+
+
+def sections(page: str) -> dict[str, str]:
+    """The benchmarks of a page, by name."""
+    _, *parts = re.split(r"^## (\w+)\n", page, flags=re.MULTILINE)
+    return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def versions() -> list[str]:
@@ -87,23 +98,24 @@ def versions() -> list[str]:
     return found
 
 
-def page(results: list[Ran], words: list[str]) -> str:
-    """The page, in Markdown, of results that ``python -m benchmarks`` with ``words`` gave."""
+def page(found: dict[str, str]) -> str:
+    """The page, in Markdown, of the sections of benchmarks."""
     threads = os.environ.get("OMP_NUM_THREADS", f"{os.cpu_count()} (not set)")
     lines = [
         "# Benchmarks",
         "",
-        f"Written by `{' '.join(['python -m benchmarks', *words])}`. Times depend on the machine and on its other work;",
-        "ratios of contestants that took turns depend on it much less. The load is the number of running processes.",
+        "Written by `python -m benchmarks`. Every section names the command that made it. Times depend on the machine and on",
+        "its other work; ratios of contestants that took turns depend on it much less. The load is the number of running",
+        "processes.",
         "",
         f"- Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS {threads}",
         f"- {', '.join(versions())}",
     ]
-    for result in results:
-        state = "" if result.code == 0 else f"; it ended with code {result.code}"
-        load = f"load {result.load[0]:.1f} before and {result.load[1]:.1f} after"
-        about = f"`{result.command}`: {result.seconds:.0f} s, {load}{state}"
-        lines += ["", f"## {result.name}", "", about, "", "```text", result.out, "```"]
+    if missing := [name for name in QUICK if name not in found]:
+        lines.append(f"- Not run: {', '.join(missing)}. `python -m benchmarks NAME --add` runs one and keeps the rest.")
+    for name in QUICK:
+        if name in found:
+            lines += ["", f"## {name}", "", found[name]]
     return "\n".join(lines) + "\n"
 
 
@@ -113,22 +125,29 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", help="which; default: all")
     parser.add_argument("--quick", action="store_true", help="at a size that takes minutes")
+    parser.add_argument("--add", action="store_true", help="keep what the page has of other benchmarks")
     parser.add_argument("--list", action="store_true", help="print their names")
     parser.add_argument("--out", type=Path, default=PAGE)
-    options = parser.parse_args()
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    options, own = parser.parse_args(words[:cut]), words[cut + 1 :]
     if options.list:
         print("\n".join(QUICK))
         return
     if unknown := [name for name in options.names if name not in QUICK]:
         parser.error(f"{', '.join(unknown)}: unknown; choose {', '.join(QUICK)}")
-    results = []
+    if own and len(options.names) != 1:
+        parser.error("options after -- are those of one benchmark; name it")
+    found = sections(options.out.read_text()) if options.add and options.out.exists() else {}
+    failed = False
     for name in options.names or QUICK:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        results.append(run(name, options.quick))
+        ran = run(name, own or (QUICK[name] if options.quick else []))
+        found[name], failed = ran.section, failed or ran.code != 0
         # After every one, so that an interruption loses nothing.
-        options.out.write_text(page(results, [*options.names, *(["--quick"] if options.quick else [])]))
+        options.out.write_text(page(found))
     print(options.out)
-    sys.exit(any(result.code for result in results))
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

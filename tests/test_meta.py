@@ -366,7 +366,7 @@ def test_an_iteration_of_training(energy, accumulate):
     assert len(state.adam.state) == sum(p.grad is not None for p in energy.parameters()) > 0
 
 
-@pytest.mark.parametrize("kernel", ["langevin", "mala"])
+@pytest.mark.parametrize("kernel", ["langevin", "mala", "hmc"])
 @pytest.mark.parametrize("name", ["resnet", "unet"])
 def test_a_chain_in_bfloat16(name, kernel):
     """On the CPU, since the meta device has no autocast: positions stay float32, near those of float32 and not the same."""

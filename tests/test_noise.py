@@ -1,6 +1,8 @@
 """The generator: its published outputs, its laws, and what it depends on."""
 
 import ast
+import contextlib
+import inspect
 import itertools
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import torch
 from scipy import stats
 
 import springwell
+import springwell.applications
+import springwell.likelihood
 from springwell import noise as noise_module
 from springwell.applications.batches import _STREAMS
 from springwell.errors import UserError
@@ -209,6 +213,20 @@ def test_a_mixture_of_noises_is_their_weighted_sum_and_that_of_uniforms_goes_thr
     assert torch.equal(found[2], b[2])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_mixture_of_one_source_has_the_bits_of_its_numbers(dtype):
+    """Through the normal law and back, most of so many numbers would be rounded."""
+
+    def sources():
+        return [Noise(seed, torch.arange(2), dtype=dtype) for seed in (1, 2)]
+
+    mixed, (first, second) = MixedNoise(sources(), torch.eye(2, dtype=dtype)), sources()
+    for draw in (lambda noise: noise.normal(1000), lambda noise: noise.uniform(1000)):
+        found, one, two = draw(mixed), draw(first), draw(second)
+        assert torch.equal(found[0], one[0])
+        assert torch.equal(found[1], two[1])
+
+
 def test_numbers_are_splitmix64_of_seed_stream_and_index():
     """By integers without bounds: seeds, streams and samples keep their numbers from one version to the next."""
     golden, num_words = 0x9E3779B97F4A7C15, 1 << 64
@@ -266,3 +284,16 @@ def test_the_table_keeps_its_numbers():
 def test_the_index_of_samples_is_a_tensor():
     with pytest.raises(UserError, match=r"^index: is an int; give the number of every sample, such as torch.arange\(16\)$"):
         Noise(0, 3)
+
+
+def test_a_seed_that_nobody_gives_is_zero():
+    """Whatever is public and has a default seed, so that two calls with the same arguments draw the same numbers."""
+    defaults = {}
+    for package in (springwell, springwell.applications, springwell.likelihood):
+        for name in package.__all__:
+            with contextlib.suppress(TypeError, ValueError, KeyError):
+                defaults[name] = inspect.signature(getattr(package, name)).parameters["seed"].default
+            if name in defaults and defaults[name] is inspect.Parameter.empty:
+                del defaults[name]
+    assert {"Draws", "Settings", "tune_steps"} <= set(defaults)
+    assert set(defaults.values()) == {0}, defaults

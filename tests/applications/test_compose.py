@@ -150,5 +150,7 @@ def test_compositions_that_cannot_be():
 
 def test_sweeps_are_counted_from_none():
     assert product([gaussian(0.0, 1.0)], sweeps=0).sweeps == 0
+    # As many as give products of Gaussians their moments above.
+    assert product([gaussian(0.0, 1.0)]).sweeps == 12
     with pytest.raises(UserError, match="sweeps=-1"):
         product([gaussian(0.0, 1.0)], sweeps=-1)

@@ -226,3 +226,21 @@ def test_systems_are_resampled_at_one_uniform_and_equal_distances(monkeypatch):
     for place in places:
         assert bool((place[:, :1] > 0).all() & (place[:, :1] < 1 / 8).all())
         torch.testing.assert_close(place.diff(dim=1), torch.full((3, 7), 1 / 8), check_dtype=False)
+
+
+def test_a_pilot_judges_leapfrogs_at_the_middles_of_five_stretches_and_takes_the_cheapest_in_sum(monkeypatch):
+    """Of 16 positions: 2, 5, 8, 11 and 14. L = 4 is the cheapest of all in sum, and at no stop alone."""
+    path, reached, stops = plain_path(Mixture(torch.zeros(1, 2), 0.5), (2,)), [], []
+    monkeypatch.setattr(path, "at", lambda s, num: reached.append(s) or Path.at(path, s, num))
+
+    def costs(here, there, x, step_size, noise):
+        stops.append(16 * reached[-1] - 1)
+        found = torch.tensor([9.0, 9.0, 3.0, 9.0], dtype=torch.float64)
+        found[(0, 1, 3)[len(stops) % 3]] = 2.0
+        return found
+
+    monkeypatch.setattr(annealed, "_costs", costs)
+    assert pilot(path, noise(16)).num_leapfrog == 4
+    assert stops == [2, 5, 8, 11, 14]
+    assert pilot(path, noise(16), 2).num_leapfrog == 2
+    assert len(stops) == 5

@@ -2,18 +2,21 @@
 
 import json
 import math
+import sys
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 
+from springwell.app.cli.likelihood import LikelihoodCommand
 from springwell.errors import UserError
 from springwell.evaluation.likelihood import Work, measure
 from springwell.evaluation.points import Measurable
 from springwell.likelihood.annealed import Estimate, plain_path
 from springwell.likelihood.bracket import Round, Settings, bennett, bracket, judge
 from springwell.likelihood.quadrature import normaliser
+from springwell.noise import Noise, Stream
 from springwell.progress import Bar, Silent
 from springwell.store.parts import Parts
 from tests.likelihood.targets import Mixture, noise, ring
@@ -106,9 +109,10 @@ def test_verdicts():
 def test_a_doubtful_source_is_never_ok():
     target, s = Mixture(ring(8, 2.0), 0.3), settings(0.5)
     sources = {"a": target.sample(s.num, 1), "b": target.sample(s.num, 2)}
-    assert bracket(plain_path(target, (2,)), sources, s).verdict == "ok"
-    found = bracket(plain_path(target, (2,)), sources, s).doubted(["chains from b still drift"])
-    assert (found.verdict, "still drift" in found.reason) == ("loose", True)
+    found = bracket(plain_path(target, (2,)), sources, s)
+    assert found.verdict == "ok"
+    doubted = found.doubted(["chains from b still drift"])
+    assert (doubted.verdict, "still drift" in doubted.reason) == ("loose", True)
 
 
 def test_bennett_is_exact_for_gaussian_work():
@@ -245,3 +249,27 @@ def test_batches_change_nothing_even_if_a_system_is_larger_than_one():
     for part in ("forward", "smc"):
         assert getattr(one.rounds[-1], part).value == pytest.approx(getattr(other.rounds[-1], part).value)
     assert one.value == pytest.approx(other.value)
+
+
+def test_every_walk_of_every_round_has_streams_of_its_own(monkeypatch):
+    """16 streams for each number of densities, beside those of the pilot; walks of other rounds use other numbers."""
+    used = []
+
+    def recorded(seed, index, stream, **options):
+        used.append(int(stream) - Stream.BRACKET)
+        return Noise(seed, index, stream, **options)
+
+    monkeypatch.setattr(sys.modules["springwell.likelihood.bracket"], "Noise", recorded)
+    target, s = Mixture(ring(3, 1.0), 0.5), settings(1e-9, chains=8, densities=4, budget=16, systems=4)
+    found = bracket(plain_path(target, (2,)), {"a": target.sample(s.num, 1), "b": target.sample(s.num, 2)}, s)
+    densities = [r.num_densities for r in found.rounds]
+    assert densities == [4, 8, 16]
+    # The pilot; then SMC with what it resamples by, forward walks, and a walk from each source.
+    assert used == [0, *(16 * k + stream for k in densities for stream in (0, 8, 1, 2, 3))]
+
+
+def test_the_library_and_the_command_begin_with_the_same_round_and_end_at_their_budgets():
+    library, command = Settings(0.1), LikelihoodCommand("model")
+    assert (library.densities, library.seed) == (command.densities, command.seed)
+    # Rounds double: the fifth one of the library and the third one of the command are the budget.
+    assert (library.budget, command.budget) == (2**4 * library.densities, 2**2 * library.densities)

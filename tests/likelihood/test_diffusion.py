@@ -1,6 +1,8 @@
 """Walks along the noise: exact for Gaussians, bounds from both sides for everything else."""
 
 import math
+import sys
+from typing import Any
 
 import pytest
 import torch
@@ -9,9 +11,9 @@ from torch import Tensor, nn
 from springwell.energy.prior import Prior
 from springwell.energy.residual import LevelEnergy, ResidualEnergy
 from springwell.likelihood.annealed import Plan, Walkers, estimate, log_mean
-from springwell.likelihood.bracket import Settings, bracket
-from springwell.likelihood.diffusion import Moves, NoisePath, denoising_walk, noising_walk, point
-from springwell.noise import Noise
+from springwell.likelihood.bracket import PILOT_CHAINS, Settings, bracket
+from springwell.likelihood.diffusion import Moves, NoisePath, denoising_walk, noising_walk, normal_log_density, point
+from springwell.noise import Noise, Stream
 from springwell.samplers import hmc
 from springwell.schedule import NoiseSchedule
 
@@ -247,3 +249,34 @@ def test_a_bracket_along_the_noise_has_the_value_between_its_bounds() -> None:
     assert abs(found.value - wanted) <= 4 * found.standard_error < 0.1
     assert found.lower.value - 3 * found.lower.standard_error <= wanted
     assert wanted <= found.upper["exact"].value + 3 * found.upper["exact"].standard_error
+
+
+def test_along_the_noise_every_row_of_a_source_has_a_system_and_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The streams and the sizes of all draws: 4 systems of 8 chains denoise; as many of 8 chains noise as there are rows."""
+    schedule, used = NoiseSchedule.log_snr(4, 6.0, -6.0), []
+
+    def recorded(seed: int, index: Tensor, stream: int, **options: Any) -> Noise:
+        used.append((int(stream) - Stream.BRACKET, len(index)))
+        return Noise(seed, index, stream, **options)
+
+    monkeypatch.setattr(sys.modules["springwell.likelihood.bracket"], "Noise", recorded)
+    energy, std, _ = wrong_gaussian(float(schedule.sigma_cum[0] / schedule.a_cum[0]))
+    path, settings = NoisePath(LevelEnergy(energy, schedule), schedule), Settings(1e-9, 2, 4, systems=4, chains=8, batch=64)
+    x = std * float(schedule.a_cum[0]) * Noise(1, torch.arange(12)).normal(3)
+    bracket(path, {"a": x, "b": x}, settings)
+    pilot, *walks = used
+    assert pilot == (0, PILOT_CHAINS)
+    expected = []
+    for k in (2, 4):
+        expected += [(16 * k, 4 * 8), (16 * k + 8, 4)]
+        for stream in (16 * k + 2, 16 * k + 3):
+            # 12 rows are 96 chains, in batches of at most 64.
+            expected += [(stream, 8 * 8), (stream + 8, 8), (stream, 4 * 8), (stream + 8, 4)]
+    assert walks == expected
+
+
+@pytest.mark.parametrize("std", [torch.tensor([0.5, 2.0, 1.0]), 0.7])
+def test_the_density_of_a_hop_is_that_of_independent_normals(std: Tensor | float) -> None:
+    x, mean = Noise(0, torch.arange(5)).normal(3), torch.tensor([0.0, 1.0, -1.0])
+    expected = torch.distributions.Normal(mean.double(), torch.as_tensor(std).double()).log_prob(x.double()).sum(-1)
+    torch.testing.assert_close(normal_log_density(x, mean, std), expected, rtol=1e-5, atol=1e-5)

@@ -9,6 +9,7 @@ from springwell.errors import UserError
 from springwell.noise import Noise
 from springwell.samplers import hmc, langevin, record_chain
 from springwell.samplers.diagnostics import (
+    _per_parameter,
     autocovariance,
     ebfmi,
     energy_drift,
@@ -180,3 +181,11 @@ def test_summary_of_a_trace():
     assert plain.acceptance is None
     assert plain.ebfmi is None
     assert plain.num_gradients == 50 * n
+
+
+def test_parameters_are_divided_by_the_numbers_of_all_their_steps_and_chains(monkeypatch):
+    """8 steps of 3 chains are 24 numbers for each parameter, so 100 numbers at once are 4 of the 10 parameters."""
+    monkeypatch.setattr("springwell.samplers.diagnostics.NUMBERS_AT_ONCE", 100)
+    seen = []
+    _per_parameter(lambda part: seen.append(part.shape) or part[0, 0], torch.zeros(8, 3, 10))
+    assert seen == [(8, 3, 4), (8, 3, 4), (8, 3, 2)]

@@ -264,7 +264,7 @@ def test_a_provoked_divergence_never_costs_a_checkpoint(tmp_path, name):
     Images recover at a lower learning rate; in the plane such chains diverge at any.
     """
     values = {
-        "iterations": 300,
+        "iterations": 150,
         "batch": 24,
         "log_every": 10,
         "checkpoint_every": 10,
