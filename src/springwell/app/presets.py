@@ -186,7 +186,7 @@ TABLE: dict[str, Preset] = {
         f"{name}-density": Preset(
             with_fields(_PLANE, data=name, **(_LONGER if name == "rings" else {})),
             f"{about}, by an energy that knows its normaliser.",
-            3,
+            5 if name == "rings" else 3,
         )
         for name, about in _TOYS.items()
     },
